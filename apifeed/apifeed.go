@@ -1,7 +1,8 @@
-// Package apifeed is a [state.Feed] of what the node-local API serves, so that a [backend.Backend] can run in a process of its own.
+// Package apifeed provides a [state.Feed] of the node-local API, so that a [backend.Backend] can run in its own
+// process.
 //
-// [Program] keeps a backend in step with a server: it is 'switchyard apply' for a dataplane of another repository. A program that also wants
-// /healthz, /metrics and health check node ports gives a [Feed] to package node, as its States.
+// [Program] keeps a backend in step with a server. It is 'switchyard apply' for a dataplane of another repository. A
+// program that also needs /healthz, /metrics and health check node ports passes a [Feed] to package node as its States.
 package apifeed
 
 import (
@@ -19,12 +20,12 @@ import (
 type Options struct {
 	// Client says where the server is. OnError and OnConnect in it are not used.
 	Client client.Options
-	// Logger gets services, and what of the node, that cannot be read. Default: nothing is logged.
+	// Logger gets services and parts of the node state that cannot be read. Default: nothing is logged.
 	Logger *slog.Logger
 }
 
-// Feed follows a server and keeps the last state, also while there is no server. What cannot be read of a state is reported to the server,
-// and the service keeps its last record. All methods may be called concurrently.
+// Feed follows a server and keeps the last state, even while the server is unreachable. If a service cannot be read,
+// the feed reports it to the server and keeps the last record of the service. All methods may be called concurrently.
 type Feed struct{ follower *apifollower.Follower }
 
 var _ state.Feed = (*Feed)(nil)
@@ -41,13 +42,13 @@ func New(o Options) (*Feed, error) {
 // Run follows the server until ctx ends, and then returns nil. The feed is closed then. It is called once.
 func (f *Feed) Run(ctx context.Context) error { return f.follower.Run(ctx) }
 
-// Next implements [state.Feed]. Revisions are the feed's own, and not those of the server, which may be replaced by another one.
+// Next implements [state.Feed]. The feed numbers revisions itself, because another server may replace the current one.
 func (f *Feed) Next(ctx context.Context, after state.Revision) (*state.Update, error) {
 	return f.follower.Replica().Next(ctx, after)
 }
 
-// Report tells the server which revision of the feed the dataplane shows, and which services cannot be programmed. It returns at once.
-// failed must not be modified any more.
+// Report tells the server which revision of the feed the dataplane shows, and which services cannot be programmed. It
+// returns at once. The caller must not modify failed afterwards.
 func (f *Feed) Report(applied state.Revision, failed map[state.ServiceName]error) {
 	f.follower.Report(applied, failed)
 }
@@ -64,8 +65,9 @@ func (f *Feed) Name() string { return f.follower.Replica().Snapshot().Node().Nam
 // Problems returns why the state may be old: there is no server, or something in the state cannot be read.
 func (f *Feed) Problems() []error { return f.follower.Problems() }
 
-// Program keeps b in step with a server until ctx ends, and reports to the server what b shows. It returns nil then, and what is programmed
-// stays. An error means that the options are wrong. b is not closed.
+// Program keeps b in step with a server until ctx ends, and reports to the server the state that b shows. It then
+// returns nil and leaves the programmed state in place. An error means that the options are invalid. Program does not
+// close b.
 func Program(ctx context.Context, o Options, b backend.Backend, run backend.RunOptions) error {
 	f, err := New(o)
 	if err != nil {

@@ -51,8 +51,8 @@ func BenchmarkCompute(b *testing.B) {
 	}
 }
 
-// BenchmarkComputeManySlices measures one Compute of a service with 190,000 endpoints in slices of 100, of which the first address comes last in order,
-// as after a change of one endpoint. In "mixed", the addresses of all slices are mixed.
+// BenchmarkComputeManySlices measures one Compute of a service with 190,000 endpoints in slices of 100. The first
+// address comes last in order, as after a change of one endpoint. In "mixed", the addresses of all slices are mixed.
 func BenchmarkComputeManySlices(b *testing.B) {
 	const count, each = 1_900, 100
 	for _, c := range []struct {
@@ -80,7 +80,7 @@ func BenchmarkComputeManySlices(b *testing.B) {
 	}
 }
 
-// BenchmarkSizeOf measures what it takes to know how large a service is.
+// BenchmarkSizeOf measures the time to compute the size of a service.
 func BenchmarkSizeOf(b *testing.B) {
 	svc, slices := service(), []*model.EndpointSlice{slice(state.IPv4, "10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5")}
 	cfg := config()

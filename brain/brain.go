@@ -13,7 +13,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Config is what the operator decides about routing on this node.
+// Config has the operator's decisions about routing on this node.
 type Config struct {
 	// NodeName is this node's name. Required.
 	NodeName string
@@ -39,8 +39,9 @@ type Config struct {
 	// MaxFrontends is how many frontends one service may have. 0: as many as MaxEntries has room for. A dataplane is slower with a change of
 	// frontends than with one of endpoints, and the store arbitrates each of them.
 	MaxFrontends int64
-	// TCPLingers puts the lingering endpoints of TCP ports into records, too, for a dataplane that resets connections to removed endpoints.
-	// It costs a change of the record for each endpoint that stops serving after it has left the routes.
+	// TCPLingers also puts the lingering endpoints of TCP ports into records, for a dataplane that resets connections
+	// to removed endpoints. It costs a change of the record for each endpoint that stops serving after it has left the
+	// routes.
 	TCPLingers bool
 }
 
@@ -59,13 +60,13 @@ func (f Families) Has(family state.Family) bool {
 	return family == state.IPv4 && f.IPv4 || family == state.IPv6 && f.IPv6
 }
 
-// Compute returns the record of svc on this node, or nil if the service is not to be routed by this instance. node is this
-// node's object, nil if there is none. slices are all EndpointSlices in the service's namespace whose ServiceName is svc's, in any
-// order. The arguments are not modified; the record shares no memory that anyone modifies.
+// Compute returns the record of svc on this node, or nil if this instance does not route the service. node is this
+// node's object, nil if there is none. slices are all EndpointSlices in the service's namespace whose ServiceName is
+// svc's, in any order. The arguments are not modified. The record shares no memory that anyone modifies.
 //
-// A nil svc and nil slices count as absent. What Kubernetes' API server would never admit (unknown protocols, ports 0,
-// addresses without a family) is ignored item by item, so that the rest of the service still works. A service with
-// nothing left to route is not routed. [SizeOf] returns what is left out of a record that would be too large.
+// A nil svc and nil slices count as absent. Compute ignores single items that Kubernetes' API server would not admit:
+// unknown protocols, ports 0, addresses without a family. The rest of the service still works. A service with nothing
+// left to route is not routed. [SizeOf] returns the parts that are left out of a record that would be too large.
 func Compute(cfg *Config, node *model.Node, svc *model.Service, slices []*model.EndpointSlice) *state.Service {
 	return computeOn(cfg, node, svc, slices, nil)
 }
@@ -87,7 +88,7 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 		return nil
 	}
 	b := newBudget(cfg)
-	// Constants keep these off the heap; most services have no more.
+	// Constants keep these off the heap; few services have more.
 	scratch, parts := make(candidates, 0, 16), make([]part, 0, 4)
 	claims, addresses := claimsOf(make([]claim, 0, 8), make([]state.Frontend, 0, 4), cfg, svc, admitted, &b, why)
 	if len(claims) == 0 {
@@ -100,7 +101,7 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 	health := newHealth(svc)
 	for i := range ports {
 		p := &ports[i]
-		// Kubernetes counts the time-out in whole seconds, and so does the record.
+		// Kubernetes and the record both count the timeout in whole seconds.
 		p.Affinity = max(svc.Affinity.Truncate(time.Second), 0)
 		parts = supply.of(parts[:0], portKey{p.Name, p.Protocol, p.Family})
 		scratch = scratch[:0]

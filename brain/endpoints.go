@@ -23,10 +23,10 @@ func locate(cfg *Config, node *model.Node) location {
 	return l
 }
 
-// traits are all properties of an endpoint that count, as seen from this node. Their numeric order reports which of several
-// endpoints with one address and port wins: that which is not terminating, because the address of a dying pod may already
-// have been given to a new one (pkg/proxy/endpointslicecache.go, addEndpoints); then that which is ready. The other traits
-// only make the choice independent of the order of the slices.
+// traits are all properties of an endpoint that count, as seen from this node. Their numeric order decides which of
+// several endpoints with one address and port wins. An endpoint that is not terminating comes first, because the
+// address of a dying pod may already belong to a new one (pkg/proxy/endpointslicecache.go, addEndpoints). A ready
+// endpoint comes next. The other traits only make the choice independent of the order of the slices.
 type traits uint8
 
 const (
@@ -69,15 +69,15 @@ type candidate struct {
 // candidates are the endpoints of one service port in one family, ready or not, ordered by address and distinct.
 type candidates []candidate
 
-// part is what a slice says about a service port: all of its endpoints, at a port number (pkg/proxy/endpointslicecache.go,
+// part has the endpoints of a slice for one service port, with their port number (pkg/proxy/endpointslicecache.go,
 // endpointInfoByServicePort).
 type part struct {
 	slice *model.EndpointSlice
 	port  uint16
 }
 
-// supply finds what slices say about service ports. Slices that this instance does not handle, and those of other address types,
-// contribute nothing.
+// supply finds the endpoints of service ports in slices. It skips slices of other address types and slices that this
+// instance does not handle.
 type supply struct {
 	cfg    *Config
 	slices []*model.EndpointSlice
@@ -115,7 +115,7 @@ func newSupply(cfg *Config, slices []*model.EndpointSlice, ports int) supply {
 	return su
 }
 
-// of returns what the slices say about a port, in no order, perhaps in buf.
+// of returns the parts of the slices for a port, in no order, perhaps in buf.
 func (su *supply) of(buf []part, key portKey) []part {
 	if su.index != nil {
 		return su.index[key]
@@ -133,8 +133,8 @@ func (su *supply) of(buf []part, key portKey) []part {
 	return buf
 }
 
-// join collects the endpoints of a service port in family from parts, into buf. Addresses that are not of their slice's family do
-// not count, nor do special ones (pkg/apis/discovery/validation, which has the API server refuse them).
+// join collects the endpoints of a service port in family from parts, into buf. Special addresses and addresses of the
+// wrong family for their slice do not count. The API server refuses special addresses (pkg/apis/discovery/validation).
 func join(buf candidates, here location, family state.Family, parts []part) candidates {
 	for _, part := range parts {
 		for i := range part.slice.Endpoints {
@@ -156,7 +156,7 @@ func (c candidate) compare(o candidate) int {
 	return cmp.Compare(o.is, c.is)
 }
 
-// distinct drops what is not the first of its address and port.
+// distinct keeps the first endpoint of each address and port.
 func (c candidates) distinct() candidates {
 	return slices.CompactFunc(c, func(a, b candidate) bool { return a.addr == b.addr })
 }
@@ -167,7 +167,7 @@ type joiner struct {
 	sorted []joined
 }
 
-// joined is an endpoint of a slice, which is that of a part.
+// joined is an endpoint of a slice, with the part that it belongs to.
 type joined struct {
 	addr netip.Addr
 	part uint32
@@ -278,8 +278,9 @@ type selection struct{ mask, want traits }
 // misses returns the traits by which an endpoint differs from those that are taken, none if it is one of them.
 func (s selection) misses(is traits) traits { return (is ^ s.want) & s.mask }
 
-// cluster returns the endpoints for traffic policy Cluster: the ready ones that hints leave, else those that are serving
-// while they terminate, without regard to hints (pkg/proxy/topology.go, CategorizeEndpoints).
+// cluster returns the endpoints for traffic policy Cluster: the ready endpoints that hints leave. If none is ready, it
+// returns the endpoints that serve while they terminate, regardless of hints (pkg/proxy/topology.go,
+// CategorizeEndpoints).
 func (c candidates) cluster() ([]state.Endpoint, selection) {
 	want := ready | c.hint()
 	best := selection{want, want}
@@ -328,8 +329,8 @@ func (c candidates) tally() tally {
 	return t
 }
 
-// use returns whether hints of a kind count: all ready endpoints must carry them, and at least one must be meant for here
-// (pkg/proxy/topology.go, topologyModeFromHints).
+// use reports whether hints of a kind count: all ready endpoints must carry them, and at least one must be meant for
+// this node (pkg/proxy/topology.go, topologyModeFromHints).
 func (t tally) use(hinted, here traits) HintUse {
 	switch {
 	case t.some&hinted == 0:

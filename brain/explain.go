@@ -8,8 +8,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Reason is a word for why a Service, a part of it, an EndpointSlice or an endpoint does not get connections. The empty Reason is that of
-// what does.
+// Reason is a word for why a Service, a part of it, an EndpointSlice or an endpoint does not get connections. An object
+// that gets connections has the empty Reason.
 type Reason string
 
 // The reasons.
@@ -49,7 +49,7 @@ const (
 	NotReady Reason = "NotReady"
 	// Terminating: the endpoint terminates, and others are ready.
 	Terminating Reason = "Terminating"
-	// NotServing: the endpoint terminates and serves no more.
+	// NotServing: the endpoint terminates and no longer serves.
 	NotServing Reason = "NotServing"
 	// OtherNode: the endpoint is on another node, or on no known one, and the policy is Local.
 	OtherNode Reason = "OtherNode"
@@ -91,7 +91,7 @@ type Explanation struct {
 	Record *state.Service
 	// NotRouted is why there is no record.
 	NotRouted Reason
-	// Zone is that of the node, empty if it is not known.
+	// Zone is the zone of the node, empty if it is not known.
 	Zone string
 	// Addresses and UnroutedPorts are left out of the record.
 	Addresses     []UnroutedAddress
@@ -185,7 +185,7 @@ func (r *EndpointReasons) Out(p Policy) []Reason {
 	return r.Cluster
 }
 
-// What follows takes notes for callers that ask for reasons; for all others e is nil.
+// The notes below are for callers that ask for reasons; for all others e is nil.
 
 func (e *Explanation) notRouted(reason Reason) {
 	if e != nil {

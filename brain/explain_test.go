@@ -13,8 +13,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// TestExplainIsCompute: with any input, the record that is explained is the one that counts, and the endpoints without a reason against
-// them are exactly those of its routes.
+// TestExplainIsCompute: for any input, the explained record equals the computed record. The endpoints without a reason
+// against them are exactly the endpoints of its routes.
 func TestExplainIsCompute(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	routed, left := 0, 0

@@ -14,7 +14,7 @@ type Refusal struct {
 	Addr netip.Addr
 	// Why completes the sentence "externalIP ADDR ...".
 	Why string
-	// Remedy is what the owner of the service or the operator can do about it.
+	// Remedy tells the owner of the service or the operator how to fix it.
 	Remedy string
 }
 
@@ -26,16 +26,18 @@ type Holder struct {
 	Ports []uint16
 }
 
-// AdmitExternalIPs returns svc without those externalIPs that must not be routed, and these. If there are none, it is svc itself,
-// which is not modified in any case. holder returns who has an address; it may be nil.
+// AdmitExternalIPs returns svc without the externalIPs that must not be routed, and the refused externalIPs. If none is
+// refused, it returns svc itself. It never modifies svc. holder returns the holder of an address; it may be nil.
 //
-// With [Config.IgnoreExternalIPs] all are refused, as in kube-proxy's BaseServicePortInfo.ExternalIPs. Else the rules are these.
-// Anyone who may write a Service can name any address as an externalIP, and so take the connections to it (CVE-2020-8554). Refused are
-// addresses that [model.Special] names, those outside [Config.ExternalIPs], and those of holders: else a Service could take the
-// connections to the kubelet, to ssh or to the API server. [Config.NodeExternalIPs] allows addresses of holders, except to services
-// with a port of the API server: nodes could not learn that such a service is gone.
+// With [Config.IgnoreExternalIPs] all externalIPs are refused, as in kube-proxy's BaseServicePortInfo.ExternalIPs.
+// Otherwise these rules apply. Anyone who may write a Service can name any address as an externalIP, and so take the
+// connections to it (CVE-2020-8554). Therefore AdmitExternalIPs refuses addresses that [model.Special] names, addresses
+// outside [Config.ExternalIPs], and addresses of holders. Otherwise a Service could take the connections to the
+// kubelet, to ssh or to the API server. [Config.NodeExternalIPs] allows addresses of holders, except for services with
+// a port of the API server: nodes could not learn that such a service is gone.
 //
-// [Compute] applies these rules by itself, but not that about holders: the record of a service would be another one on each node.
+// [Compute] applies all rules except the rule about holders, which would give a service a different record on each
+// node.
 func AdmitExternalIPs(cfg *Config, svc *model.Service, holder func(netip.Addr) Holder) (*model.Service, []Refusal) {
 	if skips(cfg, svc) != "" {
 		return svc, nil
@@ -82,7 +84,7 @@ func (c *Config) refuses(svc *model.Service, ip netip.Addr, holder func(netip.Ad
 	return Refusal{}, false
 }
 
-// takesPort returns the first of some TCP ports that a service has, too.
+// takesPort returns the first of some TCP ports that a service also has.
 func takesPort(svc *model.Service, ports []uint16) (port uint16, takes bool) {
 	for _, port := range ports {
 		if slices.ContainsFunc(svc.Ports, func(p model.ServicePort) bool { return p.Protocol == state.TCP && p.Port == port }) {

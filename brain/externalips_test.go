@@ -11,7 +11,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// TestExternalIPs: CVE-2020-8554. Which externalIPs of a service are routed, and what is said about the others.
+// TestExternalIPs: CVE-2020-8554. It checks which externalIPs of a service are routed, and the reasons for the others.
 func TestExternalIPs(t *testing.T) {
 	holder := func(a netip.Addr) (h brain.Holder) {
 		switch {

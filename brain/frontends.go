@@ -9,7 +9,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// frame returns the ports of claims, with their frontends. addresses are those of the service, by family.
+// frame returns the ports of claims, with their frontends. addresses are the addresses of the service, by family.
 func frame(claims []claim, addresses *[2]vips) []state.Port {
 	out := make([]state.Port, 0, len(claims))
 	for i := range claims {
@@ -37,7 +37,7 @@ func indexOf(family state.Family) int {
 	return 1
 }
 
-// claimsOf appends to buf the ports of svc, in both families, with what they are reached at (pkg/proxy/serviceport.go,
+// claimsOf appends to buf the ports of svc, in both families, with their frontends (pkg/proxy/serviceport.go,
 // newBaseServiceInfo):
 //
 //   - the cluster IPs,
@@ -45,8 +45,9 @@ func indexOf(family state.Family) int {
 //   - the externalIPs that cfg allows, for any type,
 //   - for types NodePort and LoadBalancer the node port, if there is one.
 //
-// No frontend occurs twice in a service. Of the ports that want the same one, the first in spec order gets it. Ports that b has no
-// room for are left out. The ports are in spec order, IPv4 before IPv6. The addresses, by family, may be in frontends. why may be nil.
+// A frontend occurs once in a service. If several ports want the same frontend, the first in spec order gets it. Ports
+// that b has no room for are left out. The ports are in spec order, IPv4 before IPv6. The addresses, by family, may be
+// in frontends. why may be nil.
 func claimsOf(
 	buf []claim, frontends []state.Frontend, cfg *Config, svc *model.Service, admitted Families, b *budget, why *Explanation,
 ) ([]claim, [2]vips) {
@@ -113,11 +114,11 @@ type vips struct {
 	entries   int64 // which the frontends take; if it is more than a service may have, not all of them are there
 }
 
-// vipsOf returns the frontends with an address of svc in family, perhaps in buf. admitsNode is as for newSourceGuard. It stops where
-// they take more than most entries. why may be nil.
+// vipsOf returns the frontends with an address of svc in family, perhaps in buf. admitsNode has the same meaning as for
+// newSourceGuard. It stops at the limit most of entries. why may be nil.
 //
-// ClusterIP comes first, because each service must be reachable on its cluster IP by the internal policy; then LoadBalancer
-// before ExternalIP, because the other way round an externalIP would lift the load balancer's source ranges.
+// ClusterIP comes first, because each service must be reachable on its cluster IP by the internal policy. LoadBalancer
+// comes before ExternalIP, because otherwise an externalIP would lift the load balancer's source ranges.
 func vipsOf(
 	buf []state.Frontend, cfg *Config, svc *model.Service, family state.Family, admitsNode bool, most int64, why *Explanation,
 ) vips {
@@ -179,13 +180,13 @@ type sourceGuard struct {
 	admitsNode bool
 }
 
-// newSourceGuard reads the source ranges of svc for family. With admitsNode, one of them contains an address of this node. A /0
-// of the family admits everybody.
+// newSourceGuard reads the source ranges of svc for family. With admitsNode, one of the ranges contains an address of
+// this node. A /0 of the family admits all clients.
 //
-// The ranges are filtered by family first, and a family that is left without any is not restricted, although the service
-// has ranges of the other family: so does kube-proxy (pkg/proxy/serviceport.go, newBaseServiceInfo; then
-// len(LoadBalancerSourceRanges()) == 0 makes no firewall chain), and IPv4 ranges written before a service became
-// dual-stack must not cut off its IPv6 clients.
+// The ranges are filtered by family first. A family without any range is not restricted, even if the service has ranges
+// of the other family. kube-proxy does the same (pkg/proxy/serviceport.go, newBaseServiceInfo;
+// len(LoadBalancerSourceRanges()) == 0 then makes no firewall chain). IPv4 ranges that were written before a service
+// became dual-stack must not cut off its IPv6 clients.
 func newSourceGuard(svc *model.Service, admitsNode bool, family state.Family) sourceGuard {
 	g := sourceGuard{admitsNode: admitsNode}
 	for _, r := range svc.SourceRanges {
@@ -204,8 +205,8 @@ func newSourceGuard(svc *model.Service, admitsNode bool, family state.Family) so
 
 // sourcesFor returns the clients that may connect to the load balancer IP vip.
 //
-// If the node may connect, so may vip itself: it is often an address of the node too (added by the load balancer's agent),
-// and connections from the node to it then have it as source (pkg/proxy/nftables/proxier.go, allowFromNode).
+// If the node may connect, vip itself may connect. The load balancer's agent often adds vip to the node, and
+// connections from the node to vip then have it as source (pkg/proxy/nftables/proxier.go, allowFromNode).
 func (g sourceGuard) sourcesFor(vip netip.Addr) []netip.Prefix {
 	own := netip.PrefixFrom(vip, vip.BitLen())
 	if _, has := slices.BinarySearchFunc(g.sources, own, comparePrefixes); has || !g.admitsNode {

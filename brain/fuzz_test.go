@@ -37,8 +37,8 @@ func randomBytes(r *rand.Rand) []byte {
 	return data
 }
 
-// FuzzCompute: whatever the input, there is no panic, the record keeps its promises, it does not depend on the order of what
-// has none, and the arguments are left alone.
+// FuzzCompute: any input causes no panic, the record keeps its promises, and the arguments are not modified. The record
+// does not depend on the order of unordered input.
 func FuzzCompute(f *testing.F) {
 	r := rand.New(rand.NewPCG(1, 2))
 	f.Add([]byte{})

@@ -20,8 +20,8 @@ type input struct {
 
 func (in *input) compute() *state.Service { return brain.Compute(in.cfg, in.node, in.svc, in.slices) }
 
-// generator makes objects from bytes, so that the fuzzer can steer it. Its values come from small pools that hold what must
-// never do harm beside what is ordinary, and that collide often. When the bytes run out, they are 0.
+// generator makes objects from bytes, so that the fuzzer can steer it. Its values come from small pools with ordinary
+// and hostile values, which collide often. When the bytes run out, they are 0.
 type generator struct{ data []byte }
 
 var (

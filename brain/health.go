@@ -8,9 +8,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// health collects what the healthCheckNodePort of a service must answer. Only services of type LoadBalancer with
-// externalTrafficPolicy Local have one (pkg/api/v1/service, NeedsHealthCheck). It counts the distinct addresses of ready
-// endpoints on this node, over all ports of the record (pkg/proxy, EndpointsMap.LocalReadyEndpoints).
+// health computes the answer of a service's healthCheckNodePort. Only services of type LoadBalancer with
+// externalTrafficPolicy Local have one (pkg/api/v1/service, NeedsHealthCheck). It counts the distinct addresses of
+// ready endpoints on this node, over all ports of the record (pkg/proxy, EndpointsMap.LocalReadyEndpoints).
 type health struct {
 	port  uint16 // 0 if the service has none
 	addrs []netip.Addr

@@ -19,7 +19,7 @@ func thisNode() *model.Node {
 	return &model.Node{Name: "node1", Zone: "a", Addresses: addrs("172.16.0.1 fd16::1")}
 }
 
-// service is a service of type ClusterIP with one port in IPv4; tests change what they are about.
+// service is a service of type ClusterIP with one port in IPv4; tests change the fields that they need.
 func service() *model.Service {
 	return &model.Service{
 		Name:       state.ServiceName{Namespace: "ns", Name: "svc"},

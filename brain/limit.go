@@ -5,19 +5,20 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// MaxEntries is how many entries a service can have at most, whatever [Config.MaxEntries] says. Entries measure what a service costs a
-// node: each endpoint behind a frontend is one, and so is each source that a frontend admits. A frontend counts as five, and a port of a
-// family as five more.
+// MaxEntries limits the entries of one service, regardless of [Config.MaxEntries]. Entries measure the cost of a
+// service on a node. Each endpoint behind a frontend is one entry, and each source that a frontend admits is one. A
+// frontend counts as five, and a port of a family as five more.
 //
-// A record travels in one piece, in a message of switchyard.localnet.v1 that clients take up to a size of 64 MiB. An entry takes
-// 38 bytes at most, which is an IPv6 endpoint on this node in all four routes of a port with one frontend: so a record takes less than 61 MB.
+// A record travels in one message of switchyard.localnet.v1, and clients accept messages of up to 64 MiB. An entry
+// takes at most 38 bytes: an IPv6 endpoint on this node in all four routes of a port with one frontend. So a record
+// takes less than 61 MB.
 const MaxEntries = 1_600_000
 
 const (
-	// portEntries is what a port counts for its name, its verdicts, and the beginnings of its lists.
+	// portEntries is the cost of a port for its name, its verdicts, and the beginnings of its lists.
 	portEntries = 5
-	// frontendEntries is what a frontend counts. It takes five times the memory of an endpoint behind it, because its holder is looked up
-	// in the store and in the dataplane (docs/adr/0034-budgets-in-bytes.md).
+	// frontendEntries is the cost of a frontend. A frontend takes five times the memory of an endpoint behind it. Its
+	// holder is looked up in the store and in the dataplane (docs/adr/0034-budgets-in-bytes.md).
 	frontendEntries = 5
 )
 
@@ -29,15 +30,16 @@ func (c *Config) maxEntries() int64 {
 	return min(c.MaxEntries, MaxEntries)
 }
 
-// Size is how much of a service is routed, and how much is not because there is no room for it. It is the same from every node. The
-// zero Size is that of a service that is not routed at all.
+// Size says how much of a service is routed, and how much is left out because there is no room. All nodes compute the
+// same Size. The zero Size means that the service is not routed at all.
 type Size struct {
-	// Entries are what the record of the service takes. Endpoints that several slices have count several times.
+	// Entries is the cost of the service's record. Endpoints that several slices have count several times.
 	Entries int64
-	// Wanted is what the whole service would take, or at least more than the service may have. It is Entries if all of it has room.
+	// Wanted is the cost of the whole service, or at least a number above the service's limit. It equals Entries if the
+	// whole service has room.
 	Wanted int64
-	// Refused is the number of ports, those of two families counted twice, to which connections are refused because there is no
-	// room for their endpoints. Unrouted are those without room even for their frontends.
+	// Refused is the number of ports that refuse connections because there is no room for their endpoints. A port in
+	// two families counts twice. Unrouted counts the ports without room even for their frontends.
 	Refused, Unrouted int
 	// Frontends are those that the whole service would take. They are more than [Config.MaxFrontends] only if ports are unrouted for that.
 	Frontends int64
@@ -50,9 +52,9 @@ func (s *Size) Fits() bool { return s.Refused+s.Unrouted == 0 }
 
 // SizeOf returns how much of a service [Compute] puts into its record, given [Config.MaxEntries].
 //
-// First all ports get their frontends, in the order of the spec and IPv4 before IPv6, then they get their endpoints in that order,
-// all of them or none, as long as there is room. So nobody is sent to fewer endpoints than there are, and a frontend
-// falls to another service only if there is no room even for frontends.
+// First all ports get their frontends, in the order of the spec and IPv4 before IPv6. Then ports get their endpoints in
+// that order, all of them or none, while there is room. So each routed port has all of its endpoints, and another
+// service gets a frontend only if there is no room even for frontends.
 func SizeOf(cfg *Config, svc *model.Service, slices []*model.EndpointSlice) Size {
 	if skips(cfg, svc) != "" {
 		return Size{}
@@ -106,9 +108,9 @@ func (b *budget) frontends(port *model.ServicePort, frontends, n int64) bool {
 	return false
 }
 
-// endpoints reports whether the endpoints of a port, which are to come from parts, have room. It counts what the slices have, which nodes
-// see alike, not what is left of it here, and that for each frontend: so do dataplanes that look a connection up by its address and
-// port.
+// endpoints reports whether the endpoints of a port have room. The endpoints come from parts. It counts all endpoints
+// of the slices, which all nodes see alike, not only the endpoints that this node uses. It counts them once for each
+// frontend, because some dataplanes look up connections by address and port.
 func (b *budget) endpoints(c *claim, parts []part) bool {
 	var n int64
 	for _, part := range parts {

@@ -56,7 +56,7 @@ func numberedAddrs(from, n int) []netip.Addr {
 	return out
 }
 
-// entriesOf counts what a dataplane has to program of a record: the most of any kind of client.
+// entriesOf counts the entries that a dataplane programs for a record: the maximum over all kinds of clients.
 func entriesOf(rec *state.Service) (n int64) {
 	if rec == nil {
 		return 0
@@ -84,8 +84,8 @@ func verdicts(rec *state.Service) map[state.Verdict]int {
 	return n
 }
 
-// TestRecordsAreBounded computes services of all sizes: those that somebody may have come out whole, and of the others the record
-// and what it takes to make it are bounded.
+// TestRecordsAreBounded computes services of all sizes. Services within the limits come out whole. For larger ones, the
+// record and the cost of making it are bounded.
 func TestRecordsAreBounded(t *testing.T) {
 	many := func(ports, endpoints int) func() (*model.Service, []*model.EndpointSlice) {
 		return func() (*model.Service, []*model.EndpointSlice) {
@@ -183,8 +183,8 @@ func TestRecordsAreBounded(t *testing.T) {
 	}
 }
 
-// TestManyPortsAreAsGoodAsFew: a port among many has the record that it has alone, and the first of several that want one name or
-// one number has it.
+// TestManyPortsAreAsGoodAsFew: a port among many has the same record as alone. If several ports want one name or one
+// number, the first gets it.
 func TestManyPortsAreAsGoodAsFew(t *testing.T) {
 	svc := service()
 	svc.Type = model.TypeLoadBalancer
@@ -236,7 +236,8 @@ func TestManyPortsAreAsGoodAsFew(t *testing.T) {
 	}
 }
 
-// TestMaxFrontends: ports get their frontends in the order of the spec, as many as a service may have, and the endpoints of the others are routed.
+// TestMaxFrontends: ports get their frontends in the order of the spec, up to the service's limit. The endpoints of the
+// other ports are routed.
 func TestMaxFrontends(t *testing.T) {
 	svc := service()
 	svc.ExternalIPs = numberedAddrs(0, 9) // and the cluster IP

@@ -12,11 +12,12 @@ import (
 // itself counts as six. An entry takes 100 bytes at most in a message of switchyard.localnet.v1, which clients take up to a size of 64 MiB.
 const MaxNames = 500_000
 
-// serviceEntries is what a service counts for its name, its namespace and its external name, which have up to 253, 63 and 253 bytes.
+// serviceEntries is the cost of a service's name, namespace and external name, which have up to 253, 63 and 253 bytes.
 const serviceEntries = 6
 
-// NamesEntries returns how many entries the names of a service have. It counts what the slices have: what several of them have counts
-// several times, and endpoints count that are not ready, so that readiness changes the room of no other service.
+// NamesEntries returns the number of entries for the names of a service. It counts the contents of the slices: an
+// endpoint in several slices counts several times. Endpoints that are not ready count, so that readiness does not
+// change the room of other services.
 func NamesEntries(svc *model.Service, from []*model.EndpointSlice) int64 {
 	switch {
 	case svc == nil:
@@ -35,12 +36,13 @@ func NamesEntries(svc *model.Service, from []*model.EndpointSlice) int64 {
 	return int64(n)
 }
 
-// Names returns what DNS needs to know about svc, nil if svc is nil. from are its EndpointSlices, in any order. What has opted out of
-// the service proxy has names nevertheless. Of a headless service, only ready endpoints count (kubernetes/dns, specification.md); with
-// publishNotReadyAddresses, all of them are ready already in their slices. The arguments are not modified.
+// Names returns the names and addresses that DNS needs for svc, nil if svc is nil. from are its EndpointSlices, in any
+// order. A service that has opted out of the service proxy still has names. Of a headless service, only ready endpoints
+// count (kubernetes/dns, specification.md). With publishNotReadyAddresses, the slices mark all endpoints as ready. The
+// arguments are not modified.
 //
-// There is room for some entries, as [NamesEntries] counts them. Of a service with more, the last ports or the endpoints of the last
-// slices, by name, have no names. A service for which there is no room at all has none, and is nil.
+// There is room for a number of entries, as [NamesEntries] counts them. If a service has more, its last ports or the
+// endpoints of its last slices, by name, have no names. If there is no room at all for a service, Names returns nil.
 func Names(svc *model.Service, from []*model.EndpointSlice, room int64) *state.Names {
 	entries := NamesEntries(svc, from)
 	left := int(min(room, entries)) - serviceEntries

@@ -47,13 +47,13 @@ func TestNames(t *testing.T) {
 			if c.want == nil && got != nil || c.want != nil && (got == nil || !got.Equal(c.want)) {
 				t.Fatalf("%s: got %+v, want %+v", c.what, got, c.want)
 			}
-			rand.Shuffle(len(slices), reflect.Swapper(slices)) // their order is that of arrival
+			rand.Shuffle(len(slices), reflect.Swapper(slices)) // slices come in order of arrival
 		}
 	}
 }
 
-// TestNamesWithLittleRoom gives services less and less room. What is left of their names does not depend on the order of the slices, takes
-// no more than there is, and is whole as long as there is room for it.
+// TestNamesWithLittleRoom gives services less and less room. The remaining names do not depend on the order of the
+// slices, take no more than the room, and are complete while there is room for them.
 func TestNamesWithLittleRoom(t *testing.T) {
 	name := state.ServiceName{Namespace: "shop", Name: "db"}
 	addr := netip.MustParseAddr

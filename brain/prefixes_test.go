@@ -10,7 +10,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// TestSortedPrefixes compares the order of masked prefixes with that of the standard library, on which the records of two brains agree.
+// TestSortedPrefixes compares the order of masked prefixes with the standard library's order, on which the records of
+// two brains agree.
 func TestSortedPrefixes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
@@ -32,7 +33,8 @@ func TestSortedPrefixes(t *testing.T) {
 	}
 }
 
-// TestAdmitsOneOfMany compares the answer for many addresses of a node with that of asking each range for each address.
+// TestAdmitsOneOfMany compares the answer for many addresses of a node with the result of checking each address against
+// each range.
 func TestAdmitsOneOfMany(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	random := func() netip.Addr {

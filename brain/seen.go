@@ -1,6 +1,6 @@
 package brain
 
-// seen is a set of what has been seen. The few keys of an ordinary service need no memory of their own.
+// seen is a set. A set with few keys, as most services have, needs no memory of its own.
 type seen[K comparable] struct {
 	few  [4]K
 	n    int

@@ -28,10 +28,13 @@ func skips(cfg *Config, svc *model.Service) Reason {
 	return ""
 }
 
-// HandlesSlice reports whether this instance routes to the endpoints of s: it is not that of a headless service. Without a name of its
-// own the label service.kubernetes.io/service-proxy-name of a slice does not count, as in kube-proxy (cmd/kube-proxy/app/server.go, the
-// selectors of the informers): that of its service decides. With a name, slices must have it, too, so that those of all other services
-// need not be watched; the EndpointSlice controller copies the labels of a service to its slices.
+// HandlesSlice reports whether this instance routes to the endpoints of s. It does not route to slices of headless
+// services.
+//
+// Without a service proxy name, the instance ignores the label service.kubernetes.io/service-proxy-name of a slice, as
+// in kube-proxy (cmd/kube-proxy/app/server.go, the selectors of the informers). The label of the service decides. With
+// a name, slices must also have it, so that the instance need not watch the slices of all other services. The
+// EndpointSlice controller copies the labels of a service to its slices.
 func HandlesSlice(cfg *Config, s *model.EndpointSlice) bool {
 	return s != nil && skipsSlice(cfg, s) == ""
 }
@@ -53,8 +56,8 @@ func hasFamily(svc *model.Service, family state.Family) bool {
 	return slices.ContainsFunc(svc.ClusterIPs, func(ip netip.Addr) bool { return familyOf(ip) == family })
 }
 
-// familyOf is [state.FamilyOf], but 0 also for IPv4-mapped addresses and addresses with a zone: no record may hold them,
-// and sources never deliver them.
+// familyOf is [state.FamilyOf], but also returns 0 for IPv4-mapped addresses and addresses with a zone. No record may
+// hold such addresses, and sources never deliver them.
 func familyOf(ip netip.Addr) state.Family {
 	if ip.Is4In6() || ip.Zone() != "" {
 		return 0
@@ -88,7 +91,7 @@ func filterPorts(ports []model.ServicePort, why *Explanation) []model.ServicePor
 	return kept
 }
 
-// unusable returns why port cannot be routed beside earlier ones of those names, empty if it can.
+// unusable returns why port cannot be routed next to earlier ports with the given names, empty if it can.
 func unusable(port *model.ServicePort, names *seen[portKey]) Reason {
 	switch port.Protocol {
 	case state.TCP, state.UDP, state.SCTP:

@@ -7,14 +7,14 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// setTraffic fills in where connections to the frontends of p go, by the traffic policies of svc. Equal routes share their
-// endpoints' memory.
+// setTraffic sets the routes of connections to the frontends of p, by the traffic policies of svc. Equal routes share
+// the memory of their endpoints.
 //
 // externalTrafficPolicy only counts if p is reachable from outside the cluster. With policy Local, clients inside the
-// cluster still reach all endpoints: pods with their own address, the node masqueraded ("short circuit", pkg/proxy/nftables
-// and iptables proxier.go; pkg/proxy/serviceport.go, UsesClusterEndpoints).
+// cluster still reach all endpoints: pods with their own address, the node masqueraded ("short circuit",
+// pkg/proxy/nftables and iptables proxier.go; pkg/proxy/serviceport.go, UsesClusterEndpoints).
 //
-// It returns by which policies it chose.
+// It returns the policies by which it chose.
 func setTraffic(p *state.Port, cfg *Config, svc *model.Service, eps candidates) (by choice) {
 	// Frontends are ordered by kind, and ClusterIP is the first kind.
 	internal := p.Frontends[0].Kind == state.ClusterIP
@@ -49,8 +49,8 @@ func setTraffic(p *state.Port, cfg *Config, svc *model.Service, eps candidates) 
 	return by
 }
 
-// choice is by which policies the routes of a port were chosen, and which endpoints each of them selects; the zero selection is that of a
-// policy that is not in use.
+// choice has the policies that chose the routes of a port, and the endpoints that each policy selects. The zero
+// selection belongs to a policy that is not in use.
 type choice struct {
 	internal, external Policy
 	cluster, local     selection
@@ -62,9 +62,9 @@ func clusterRoute(eps candidates) (state.Route, selection) {
 	return routeTo(to, state.Reject), by
 }
 
-// localRoute is the route of traffic policy Local. If there are endpoints, but on other nodes only, connections are
-// dropped: a load balancer may still send them here until its health check notices, and clients then retry
-// (pkg/proxy/nftables and iptables proxier.go).
+// localRoute is the route of traffic policy Local. If all endpoints are on other nodes, connections are dropped. A load
+// balancer may send connections here until its health check fails, and clients then retry (pkg/proxy/nftables and
+// iptables proxier.go).
 func localRoute(eps candidates) (state.Route, selection) {
 	to, by := eps.local()
 	if eps.exist() {
@@ -81,9 +81,9 @@ func routeTo(eps []state.Endpoint, otherwise state.Verdict) state.Route {
 	return state.Route{Verdict: state.Forward, Endpoints: eps}
 }
 
-// internalMasquerade describes which connections to cluster IPs are masqueraded: all if the operator wants it, else those that
-// enter the cluster here, which only a node with a local-traffic detector can see (pkg/proxy/nftables/proxier.go,
-// masqueradeAll and localDetector).
+// internalMasquerade describes which connections to cluster IPs are masqueraded: all of them if the operator wants it.
+// Otherwise, the connections that enter the cluster here, which only a node with a local-traffic detector can see
+// (pkg/proxy/nftables/proxier.go, masqueradeAll and localDetector).
 func internalMasquerade(cfg *Config, family state.Family) state.Masquerade {
 	switch {
 	case cfg.MasqueradeAll:
@@ -94,8 +94,9 @@ func internalMasquerade(cfg *Config, family state.Family) state.Masquerade {
 	return state.MasqueradeNever
 }
 
-// lingering returns the serving endpoints that are in no route of the port: flows to them go on (pkg/proxy/conntrack/cleanup.go, which
-// keeps UDP flows to serving endpoints). They terminate, or policies and hints send new connections elsewhere.
+// lingering returns the serving endpoints that are in no route of the port. Flows to them continue
+// (pkg/proxy/conntrack/cleanup.go keeps UDP flows to serving endpoints). These endpoints terminate, or policies and
+// hints send new connections elsewhere.
 func lingering(eps candidates, routes ...[]state.Endpoint) []state.Endpoint {
 	var out []state.Endpoint
 	for _, e := range eps {

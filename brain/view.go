@@ -8,8 +8,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Viewpoint is all of a node that matters to one service: nodes with the same viewpoint have equal records of it. The zero
-// Viewpoint is that of a node that does not matter to the service, as most nodes do not to most services.
+// Viewpoint has all properties of a node that matter to one service: nodes with the same viewpoint have equal records
+// of the service. The zero Viewpoint is the viewpoint of a node that does not matter to the service. Most nodes do not
+// matter to most services.
 type Viewpoint struct {
 	// Node is the node's name if an endpoint is on it or hinted for it.
 	Node string
@@ -26,8 +27,8 @@ func (v Viewpoint) Compute(cfg *Config, svc *model.Service, slices []*model.Endp
 
 // Facts are what makes a difference between nodes for one service.
 type Facts struct {
-	// Nodes are the names, sorted, of the nodes that endpoints are on or hinted for, and Zones are those of the zones that
-	// endpoints are hinted for.
+	// Nodes are the sorted names of the nodes that endpoints are on or hinted for. Zones are the sorted names of the
+	// zones that endpoints are hinted for.
 	Nodes, Zones []string
 	// HintsForNodes reports whether there are hints for nodes.
 	HintsForNodes bool
@@ -38,11 +39,11 @@ type Facts struct {
 // Guarded reports whether source ranges make a difference between nodes, by their addresses.
 func (f *Facts) Guarded() bool { return f.guarded != nil }
 
-// FactsOf returns the facts about nodes that count for svc and its slices, which must not be modified as long as the facts
-// are in use.
+// FactsOf returns the facts about nodes that count for svc and its slices. Neither may be modified while the facts are
+// in use.
 //
-// Endpoints that are neither ready nor serving get no connections, and whether they displace another one with the same
-// address depends on no node. Only the hints of ready endpoints count.
+// Endpoints that are neither ready nor serving get no connections. Whether such an endpoint displaces another one with
+// the same address does not depend on the node. Only the hints of ready endpoints count.
 func FactsOf(cfg *Config, svc *model.Service, from []*model.EndpointSlice) *Facts {
 	f := &Facts{}
 	if svc == nil {
@@ -71,7 +72,7 @@ func FactsOf(cfg *Config, svc *model.Service, from []*model.EndpointSlice) *Fact
 	return f
 }
 
-// distinct sorts names, without duplicates, and returns them in no more memory than they take.
+// distinct sorts names, without duplicates, and returns them in a slice of exact size.
 func distinct(names []string) []string {
 	slices.Sort(names)
 	return slices.Clip(slices.Clone(slices.Compact(names)))

@@ -58,8 +58,8 @@ func FuzzView(f *testing.F) {
 	})
 }
 
-// TestViewIsSufficientAndSharp looks at many pairs of nodes: equal viewpoints mean equal records, and different ones mostly
-// mean different ones, for what costs a viewpoint of its own should be worth it.
+// TestViewIsSufficientAndSharp compares many pairs of nodes. Equal viewpoints mean equal records. Different viewpoints
+// mostly mean different records, because each viewpoint has a cost.
 func TestViewIsSufficientAndSharp(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	var shared, justified, needless int
@@ -91,7 +91,8 @@ func TestViewIsSufficientAndSharp(t *testing.T) {
 	}
 }
 
-// TestMostNodesShareAViewpoint: a service has one viewpoint for all nodes that it does not name, however many there are.
+// TestMostNodesShareAViewpoint: a service has one viewpoint for all nodes that it does not name, for any number of
+// nodes.
 func TestMostNodesShareAViewpoint(t *testing.T) {
 	const nodes = 1000
 	plain := slice(state.IPv4, "10.1.0.1", "10.1.0.2", "10.1.0.3 notready", "10.1.0.4 dying")

@@ -11,7 +11,7 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 )
 
-// fast is a server that has everything ready: what is measured is the client.
+// fast is a server with prepared answers, so that the benchmark measures the client.
 type fast struct {
 	localnetv1.UnimplementedEndpointsServer
 	services []*localnetv1.ServiceEndpoints

@@ -11,7 +11,7 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 )
 
-// TestASinkThatFailsForLong: what is kept for it is bounded by the state, not by how much has come and gone.
+// TestASinkThatFailsForLong: the memory for a failing sink is bounded by the state, not by the number of changes.
 func TestASinkThatFailsForLong(t *testing.T) {
 	var got *Change
 	result := errors.New("busy")

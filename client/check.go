@@ -9,9 +9,9 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 )
 
-// Check returns what is wrong with a service, nil if all of it can be programmed. The error names the service and, for each port
-// with something wrong, the first field that is. A port that is wrong must be left alone: perhaps the server is newer
-// and means something by it. [CheckPort] decides which ones are valid.
+// Check returns the faults of a service, nil if all of it can be programmed. The error names the service and, for each
+// invalid port, the first invalid field. An invalid port must be left alone: a newer server may give it a meaning.
+// [CheckPort] decides which ports are valid.
 func Check(s *localnetv1.ServiceEndpoints) error {
 	var errs []error
 	if s.GetName() == "" || s.GetNamespace() == "" {
@@ -34,9 +34,9 @@ func Check(s *localnetv1.ServiceEndpoints) error {
 	return fmt.Errorf("service %s: %w", NameOf(s), errors.Join(errs...))
 }
 
-// CheckPort returns what is wrong with a port of a service, nil if it can be programmed: all enums are known, all addresses are
-// of the port's family, indices lead somewhere, and what must be set is. The error names the port and the field. Each call looks at the
-// lists of source ranges that the port names; Check looks at each once.
+// CheckPort returns the fault of a port of a service, nil if the port can be programmed. All enums must be known, all
+// addresses must be of the port's family, indices must be in range, and required fields must be set. The error names
+// the port and the field. Each call checks the lists of source ranges that the port names; Check checks each list once.
 func CheckPort(s *localnetv1.ServiceEndpoints, p *localnetv1.Port) error {
 	return newSources(s).checkPort(p)
 }
@@ -47,7 +47,7 @@ type sources struct {
 	checks []*sourceCheck // by index, nil of lists that no frontend has named yet
 }
 
-// sourceCheck is of one list: the family of all its ranges, or what is wrong with them.
+// sourceCheck is the result for one list: the family of all its ranges, or its fault.
 type sourceCheck struct {
 	family localnetv1.Family
 	err    error
@@ -266,8 +266,8 @@ func SourceRanges(s *localnetv1.ServiceEndpoints, f *localnetv1.Frontend) []*loc
 	return nil
 }
 
-// Endpoints returns those endpoints of a port to which indices lead: those of a route, or the port's lingering ones. Indices
-// that lead nowhere, which [Check] would refuse, are left out.
+// Endpoints returns the endpoints of a port at indices: the endpoints of a route, or the port's lingering endpoints. It
+// leaves out indices that are out of range, which [Check] refuses.
 func Endpoints(p *localnetv1.Port, indices []uint32) iter.Seq[*localnetv1.Endpoint] {
 	return func(yield func(*localnetv1.Endpoint) bool) {
 		all := p.GetEndpoints()

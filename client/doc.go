@@ -1,7 +1,7 @@
-// Package client follows what one node must route, as a Switchyard server publishes it. It is all that a dataplane needs: the rules of
-// Kubernetes have been applied by the server, and nothing here knows an object of Kubernetes.
+// Package client follows the routing state of one node, as a Switchyard server publishes it. It is all that a dataplane
+// needs: the server has applied the rules of Kubernetes, and this package uses no Kubernetes objects.
 //
-// A dataplane is a [Sink]. This is a whole one, but for the kernel:
+// A dataplane is a [Sink]. This example is complete, except for the kernel:
 //
 //	type table map[client.ServiceName][]string
 //
@@ -51,7 +51,7 @@
 //		}
 //	}
 //
-// [RunSink] sees to the rest: it reconnects, works out what has changed when the server was restarted, retries what has failed,
-// and reports the dataplane's status to the server. Programs that need less take a [Watcher], which hands out updates as they come, or an
-// [EndpointsClient], which gets the whole state each time. The simplest program is one call of [Run].
+// [RunSink] does the rest. It reconnects, computes the changes after a restart of the server, retries failures, and
+// reports the dataplane's status to the server. Programs that need less use a [Watcher], which returns single updates,
+// or an [EndpointsClient], which gets the whole state each time. The simplest program is one call of [Run].
 package client

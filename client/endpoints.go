@@ -21,10 +21,11 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 )
 
-// EndpointsClient is the simplest client that works: each [EndpointsClient.Next] returns the whole state. One that sees only
-// what has changed is a [Watcher].
+// EndpointsClient is the simplest client: each [EndpointsClient.Next] returns the whole state. A [Watcher] returns only
+// changes.
 //
-// Its methods may be called by several goroutines, but Next by one at a time. The fields must not change while Next runs.
+// Its methods may be called by several goroutines, but Next by one at a time. The fields must not change while Next
+// runs.
 type EndpointsClient struct {
 	// Target is where the server is, as in [Options]. Default: [DefaultTarget].
 	Target string
@@ -32,7 +33,7 @@ type EndpointsClient struct {
 	InstanceID, Rev uint64
 	// ErrorDelay is the pause before Next retries after an error. Default: 1 s.
 	ErrorDelay time.Duration
-	// Node is the node whose state is wanted. Default: the one that the server is for.
+	// Node is the node whose state is wanted. Default: the server's node.
 	Node string
 	// TLS is required for a server that is not on this host, as in [Options].
 	TLS *tls.Config
@@ -52,7 +53,7 @@ type EndpointsClient struct {
 	ctx    context.Context // until Cancel; nil before it is needed
 	cancel context.CancelFunc
 	conn   *grpc.ClientConn // nil if there is none
-	// certificates are those of files, nil before they could be read
+	// certificates are the certificates in files, nil until they could be read
 	certificates *Certificates
 }
 
@@ -70,7 +71,8 @@ func New(flags FlagSet) *EndpointsClient {
 	return epc
 }
 
-// DefaultFlags binds the fields of the client to the standard flags. What a field has already is the default of its flag.
+// DefaultFlags binds the fields of the client to the standard flags. The current value of a field is the default of its
+// flag.
 func (epc *EndpointsClient) DefaultFlags(flags FlagSet) {
 	flags.StringVar(&epc.Target, "target", cmp.Or(epc.Target, DefaultTarget), "the server: unix:///path, tcp://host:port, host:port or a target of gRPC")
 	flags.Uint64Var(&epc.InstanceID, "instance-id", epc.InstanceID, "instance ID of the state to resume from")
@@ -84,9 +86,10 @@ func (epc *EndpointsClient) DefaultFlags(flags FlagSet) {
 	flags.StringVar(&epc.files.ServerName, "tls-server-name", "", "name in the server's certificate (default: the host in --target)")
 }
 
-// Next returns the services of the node as soon as there is a state other than the one that InstanceID and Rev name. It never
-// fails: after an error it waits for ErrorDelay and retries. What it returns is always the latest state, whole, ordered
-// by namespace and name, and belongs to the caller. canceled reports whether the client was canceled; there are no items then.
+// Next returns the services of the node when there is a state other than the one that InstanceID and Rev name. It never
+// fails: after an error it waits for ErrorDelay and retries. The result is always the latest state, whole, ordered by
+// namespace and name, and belongs to the caller. canceled reports whether the client was canceled; there are no items
+// then.
 func (epc *EndpointsClient) Next() (items []*localnetv1.ServiceEndpoints, canceled bool) {
 	ctx := epc.context()
 	for {
@@ -125,7 +128,7 @@ func (epc *EndpointsClient) fetch(ctx context.Context) ([]*localnetv1.ServiceEnd
 	if err != nil {
 		return nil, err
 	}
-	// One item serves for all: what it points to is new each time.
+	// One item serves for all, because its fields point to new values each time.
 	var item localnetv1.NextItem
 	if err := stream.RecvMsg(&item); err != nil {
 		return nil, unexpected(err)
@@ -163,7 +166,7 @@ func unexpected(err error) error {
 	return err
 }
 
-// context returns the one that lasts until Cancel.
+// context returns a context that lasts until Cancel.
 func (epc *EndpointsClient) context() context.Context {
 	epc.mu.Lock()
 	defer epc.mu.Unlock()
@@ -219,7 +222,7 @@ func (epc *EndpointsClient) Cancel() {
 	epc.disconnect()
 }
 
-// CancelOn cancels the client on the first of the given signals. A second one does what it would have done without.
+// CancelOn cancels the client on the first of the given signals. A second signal has its default effect.
 func (epc *EndpointsClient) CancelOn(signals ...os.Signal) {
 	got := make(chan os.Signal, 1)
 	signal.Notify(got, signals...)

@@ -55,7 +55,7 @@ func (w *wire) attempts() []time.Duration {
 	return slices.Clone(w.dialed)
 }
 
-// options are those of a client on this network, without any randomness.
+// options are the options of a client on this network, without any randomness.
 func (w *wire) options() Options {
 	return Options{
 		Target:      "unix:///in-memory",
@@ -64,7 +64,7 @@ func (w *wire) options() Options {
 	}
 }
 
-// serve puts a server at the end of the wire. The returned function takes it away, abruptly; the end of the test does, too.
+// serve puts a server at the end of the wire. The returned function, or the end of the test, removes it abruptly.
 func (w *wire) serve(t *testing.T, api localnetv1.EndpointsServer, options ...grpc.ServerOption) (stop func()) {
 	l := bufconn.Listen(1 << 20)
 	srv := grpc.NewServer(options...)
@@ -87,7 +87,7 @@ func (w *wire) serve(t *testing.T, api localnetv1.EndpointsServer, options ...gr
 	return stop
 }
 
-// script is a server that does what the test says, one call after the other.
+// script is a server that follows the script of the test, one call after the other.
 type script struct {
 	localnetv1.UnimplementedEndpointsServer
 	watches chan *peer
@@ -143,7 +143,7 @@ func (s *script) watch(t *testing.T) *peer {
 	}
 }
 
-// request waits for what the client says next.
+// request waits for the client's next request.
 func (p *peer) request() *localnetv1.WatchRequest {
 	p.t.Helper()
 	select {

@@ -34,7 +34,7 @@ func TestAnUpdateWithoutEnd(t *testing.T) {
 			t.Errorf("%s: after %d parts: %v", name, parts, err)
 		}
 	}
-	// The size is that of one update, not of all.
+	// The size limit applies to one update, not to all together.
 	a := assembly{}
 	for range 1000 {
 		if _, err := a.add(&localnetv1.WatchResponse{Full: true, Node: node("a"), Changed: large, Position: at(1, 1)}); err != nil {

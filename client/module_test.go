@@ -14,20 +14,20 @@ Law 9: the client module builds alone and needs grpc and protobuf only, its test
 module into a program of their own: each further dependency is a version that they must agree with, and code that they must
 trust. Helpers for tests can be written in twenty lines.`
 
-// allowed are grpc, protobuf and what they need themselves.
+// allowed are grpc, protobuf and their dependencies.
 var allowed = []string{
 	"google.golang.org/grpc", "google.golang.org/protobuf", "google.golang.org/genproto/googleapis/rpc",
 	"golang.org/x/net", "golang.org/x/sys", "golang.org/x/text",
 }
 
-// summed are what grpc and protobuf need for their own tests. They are never built; go mod tidy lists their sums all the same.
+// summed are dependencies of the tests of grpc and protobuf. They are never built, but go mod tidy lists their sums.
 var summed = []string{"github.com/golang/protobuf", "github.com/google/go-cmp", "gonum.org/v1/gonum"}
 
 // alone runs the go command as it works for who has only this module.
 func alone(t *testing.T, args ...string) []byte {
 	t.Helper()
 	cmd := exec.Command("go", args...)
-	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=-mod=readonly -trimpath") // compiled packages are those of make check
+	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=-mod=readonly -trimpath") // as in make check, whose compiled packages are reused
 	out, err := cmd.Output()
 	if err != nil {
 		var stderr []byte

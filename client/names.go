@@ -21,17 +21,18 @@ type NamesUpdate struct {
 	Position Position
 	// Full means that Changed is the whole: services that are not in it do not exist.
 	Full bool
-	// Changed are new and changed services, each whole. A record may equal what the consumer has.
+	// Changed are new and changed services, each whole. A record may equal the consumer's record.
 	Changed []*localnetv1.ServiceNames
 	// Removed are services that no longer exist; always empty in a full update. The consumer may never have seen them.
 	Removed []ServiceName
 }
 
-// RunNames follows what DNS needs to know about all services, and calls apply with each update, until ctx ends: then it returns nil.
-// The calls pace the server: what changes during one is merged into the next update. An error means that the options are wrong.
+// RunNames follows the names of all services, for DNS servers, and calls apply with each update. It returns nil when
+// ctx ends. The calls pace the server: changes during a call are merged into the next update. An error means that the
+// options are invalid.
 //
-// No failure of the server ends it, as with [Watcher.Updates]; a server without names fails with UNIMPLEMENTED. Of the options,
-// Node, Name and Resume have no effect.
+// No failure of the server ends it, as with [Watcher.Updates]; a server without names fails with UNIMPLEMENTED. The
+// options Node, Name and Resume have no effect.
 func RunNames(ctx context.Context, o Options, apply func(*NamesUpdate)) error {
 	conn, err := Dial(o)
 	if err != nil {
@@ -164,8 +165,8 @@ func (f *namesFollower) failed(err error) time.Duration {
 	return pause()
 }
 
-// CheckNames reports what is wrong with the names of a service, nil if nothing is. The error names the service and the first field that
-// is wrong.
+// CheckNames returns the fault of the names of a service, nil if they are valid. The error names the service and the
+// first invalid field.
 func CheckNames(n *localnetv1.ServiceNames) error {
 	if err := checkNames(n); err != nil {
 		return fmt.Errorf("service %s/%s: %w", n.GetNamespace(), n.GetName(), err)

@@ -14,7 +14,7 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 )
 
-// namesServer answers each call of NextNames by the next of answers, and waits when there are no more.
+// namesServer answers each call of NextNames with the next of answers, and waits after the last one.
 type namesServer struct {
 	localnetv1.UnimplementedEndpointsServer
 	answers []func(grpc.ServerStreamingServer[localnetv1.NextNamesResponse]) error
@@ -41,8 +41,8 @@ func named(full bool, at *localnetv1.Position, names ...string) *localnetv1.Next
 	return r
 }
 
-// TestRunNames has a server that answers in parts, breaks off, ends calls without an answer, and refuses; each update is handed over once
-// and whole, and the next call resumes from the last one.
+// TestRunNames has a server that answers in parts, breaks off, ends calls without an answer, and refuses. Each update
+// is delivered once and whole, and the next call resumes from the last one.
 func TestRunNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := func(err error, parts ...*localnetv1.NextNamesResponse) func(grpc.ServerStreamingServer[localnetv1.NextNamesResponse]) error {

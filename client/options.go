@@ -24,29 +24,35 @@ import (
 
 // Options specifies which server to follow, and how. The zero value follows the server on this node.
 type Options struct {
-	// Target is where the server is: unix:///run/switchyard/api.sock, npipe:////./pipe/switchyard on Windows, tcp://127.0.0.1:12345,
-	// 127.0.0.1:12345 or a target of gRPC, such as dns:///relay.example:8443. Default: [DefaultTarget].
+	// Target is the address of the server: unix:///run/switchyard/api.sock, npipe:////./pipe/switchyard on Windows,
+	// tcp://127.0.0.1:12345, 127.0.0.1:12345 or a target of gRPC, such as dns:///relay.example:8443. Default:
+	// [DefaultTarget].
 	Target string
-	// TLS is required for a server that is not on this host: a process that can answer in its place decides where the connections of
-	// all pods go. Without it, and without Certificates, a target must be a unix socket, a named pipe or a loopback address.
+	// TLS is required for a server on another host, because a process that can impersonate the server decides where the
+	// connections of all pods go. Without TLS or Certificates, the target must be a unix socket, a named pipe or a
+	// loopback address.
 	TLS *tls.Config
 	// Certificates are TLS by files that may be replaced while the client runs. They count if TLS is nil.
 	Certificates *Certificates
-	// SocketUsers are users whose processes may serve a unix socket, by name or number, beside root and the user of this process:
-	// a user that can replace a socket at a path must not thereby decide where connections go. With TLS, certificates
-	// decide instead. Users can be checked on Linux only: elsewhere a list is an error that wraps [errors.ErrUnsupported], and
-	// without a list nothing is checked. A dialer in DialOptions that wraps connections of unix sockets must give them a method NetConn() net.Conn.
+	// SocketUsers are users whose processes may serve a unix socket, by name or number, in addition to root and the
+	// user of this process. They keep a user who can replace a socket at a path from deciding where connections go.
+	// With TLS, certificates decide instead.
+	//
+	// Users can be checked on Linux only. On other systems, a list is an error that wraps [errors.ErrUnsupported], and
+	// without a list nothing is checked. A dialer in DialOptions that wraps connections of unix sockets must give them
+	// a method NetConn() net.Conn.
 	SocketUsers []string
-	// Node is the node whose state is wanted. Default: the one that the server is for, or the one that the client's
-	// certificate names.
+	// Node is the node whose state is wanted. Default: the server's node, or the node that the client's certificate
+	// names.
 	Node string
-	// Name is what the client calls itself, for the operators of the server, such as "dns-balancer"; at most 63 bytes are kept.
+	// Name identifies the client to the operators of the server, such as "dns-balancer"; at most 63 bytes are kept.
 	Name string
-	// Resume is the position of an [Update] that the caller still has, with the state that it led to. Default: start anew.
+	// Resume is the position of an [Update] that the caller still has, with the state at that position. Default: start
+	// with a full update.
 	Resume Position
-	// MinBackoff and MaxBackoff bound the pause after a failure, of the connection as of a [Sink]. It starts at the minimum
-	// and doubles with each further failure in a row; up to half of it is left off at random, so that clients that failed
-	// together do not come back together. Defaults: 100 ms and 5 s.
+	// MinBackoff and MaxBackoff bound the pause after a failure of the connection or of a [Sink]. The pause starts at
+	// the minimum and doubles with each further failure in a row. A random part of up to half is left off, so that
+	// clients that failed together do not return together. Defaults: 100 ms and 5 s.
 	MinBackoff, MaxBackoff time.Duration
 	// Logger gets what goes wrong, and its end. Default: nothing is logged.
 	Logger *slog.Logger
@@ -54,11 +60,11 @@ type Options struct {
 	// after any of them; who would rather give up ends the context here. It is called by another goroutine and must return
 	// soon. It may be nil.
 	OnError func(error)
-	// OnConnect is called whenever a server that has a state of the node has taken the subscription, which is before an update
-	// comes, if there is one. It is called by another goroutine and must return soon. It may be nil.
+	// OnConnect is called when a server that has a state of the node has accepted the subscription, before the first
+	// update if one follows. It is called by another goroutine and must return soon. It may be nil.
 	OnConnect func()
-	// Control is called with the socket of each connection before it connects, as that of [net.Dialer]. Named pipes have none. Default: no
-	// callback is called.
+	// Control is called with the socket of each connection before it connects, like the Control of [net.Dialer]. Named
+	// pipes do not call it. Default: no callback is called.
 	Control func(network, address string, c syscall.RawConn) error
 	// DialOptions come after all others, such as a stats handler or the dialer of a test.
 	DialOptions []grpc.DialOption
@@ -101,15 +107,17 @@ func dialer(control func(network, address string, c syscall.RawConn) error) func
 	}
 }
 
-// anyAddress has gRPC try the addresses of a name in random order: servers that stand beside each other behind one name get about
-// as many clients each, whatever order the name's server and the resolver's own rules give them.
+// anyAddress makes gRPC try the addresses of a name in random order. Servers behind one name then get about equal
+// numbers of clients, regardless of the order from the name server and the resolver.
 const anyAddress = `{"loadBalancingConfig": [{"pick_first": {"shuffleAddressList": true}}]}`
 
-// Dial prepares a connection to the server for callers of the API by [localnetv1.NewEndpointsClient]: it
-// understands the targets, insists on TLS where it must, and sets limits and windows for large states. Only Target, TLS,
-// Certificates, SocketUsers, Control and DialOptions matter. It connects with the first call. An error means that the options are wrong.
+// Dial prepares a connection to the server for callers of the API by [localnetv1.NewEndpointsClient]. It understands
+// the targets, requires TLS for remote servers, and sets limits and windows for large states. It uses only Target, TLS,
+// Certificates, SocketUsers, Control and DialOptions. It connects with the first call. An error means that the options
+// are invalid.
 //
-// [localnetv1.NewEndpointsClient]: https://pkg.go.dev/github.com/switchyard-net/switchyard/client/localnet/v1#NewEndpointsClient
+// [localnetv1.NewEndpointsClient]:
+// https://pkg.go.dev/github.com/switchyard-net/switchyard/client/localnet/v1#NewEndpointsClient
 func Dial(o Options) (*grpc.ClientConn, error) {
 	t, err := parseTarget(cmp.Or(o.Target, DefaultTarget))
 	if err != nil {

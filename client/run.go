@@ -13,11 +13,11 @@ import (
 // HandlerFunc is called with the services of the node, all of them, ordered by namespace and name.
 type HandlerFunc func(items []*localnetv1.ServiceEndpoints)
 
-// Run is the whole main function of a simple program: it parses the standard flags, and calls the handlers one after the other
-// with each new state, until the program gets a signal to end. With --once it returns after the first state and prints how
-// to resume from there. Errors are logged to stderr and retried.
+// Run is the whole main function of a simple program. It parses the standard flags, and calls the handlers in order
+// with each new state, until the program gets a signal to end. With --once it returns after the first state and prints
+// the flags that resume from there. Errors are logged to stderr and retried.
 //
-// It defines flags, reads the command line and takes signals. Programs that do this themselves use [EndpointsClient].
+// It defines flags, reads the command line and handles signals. Programs that do this themselves use [EndpointsClient].
 func Run(handlers ...HandlerFunc) {
 	once := flag.Bool("once", false, "only one fetch loop")
 	epc := New(flag.CommandLine)

@@ -16,8 +16,8 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 )
 
-// session is one run of [Watcher.Updates]: a goroutine that has, loses and restores the stream, beside the consumer. The
-// mutex of the Watcher guards what they share.
+// session is one run of [Watcher.Updates]: a goroutine that opens, loses and restores the stream while the consumer
+// runs. The mutex of the Watcher guards their shared fields.
 type session struct {
 	w      *Watcher
 	cancel context.CancelFunc
@@ -29,7 +29,7 @@ type session struct {
 	wanted, asked bool
 	// arrived is an update that was not fetched yet. There is room for one, because an update is asked for only while the caller waits for it.
 	arrived *Update
-	// position and node are those of the last update that has arrived.
+	// position and node belong to the last update that has arrived.
 	position Position
 	node     *localnetv1.Node
 	// sent is the status that this stream has sent last.
@@ -66,7 +66,7 @@ func (s *session) stop() {
 	s.w.session = nil
 }
 
-// next returns the next update, nil once ctx has ended. If ctx is that of this call alone, next may be called again.
+// next returns the next update, nil once ctx has ended. If ctx is only for this call, next may be called again.
 func (s *session) next(ctx context.Context) *Update {
 	for {
 		if ctx.Err() != nil {
@@ -82,7 +82,7 @@ func (s *session) next(ctx context.Context) *Update {
 	}
 }
 
-// take returns what has arrived. If nothing has, it asks for it.
+// take returns the update that has arrived. If none has, it requests one.
 func (s *session) take() *Update {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
@@ -157,8 +157,8 @@ var errNoState = status.Error(codes.Unavailable, "the server has not answered fo
 
 var errEnded = status.Error(codes.Unavailable, "the server has ended the stream")
 
-// attempt has one connection with one stream, until it breaks. Each attempt has a new connection, so that it is paced by one
-// backoff only, not by that of gRPC too.
+// attempt has one connection with one stream, until it breaks. Each attempt opens a new connection, so that only the
+// backoff of this package applies, not gRPC's.
 func (s *session) attempt(ctx context.Context) error {
 	conn, err := Dial(s.w.options)
 	if err != nil {
@@ -194,7 +194,7 @@ func (s *session) attempt(ctx context.Context) error {
 	return err
 }
 
-// reset forgets what the last stream was sent.
+// reset forgets the requests that were sent on the last stream.
 func (s *session) reset() {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
@@ -230,7 +230,7 @@ func (s *session) subscription() *localnetv1.Subscribe {
 	return sub
 }
 
-// compose completes a request with what the stream does not know yet. It returns false if there is nothing.
+// compose completes a request with the data that the stream does not know yet. It returns false if there is none.
 func (s *session) compose(request *localnetv1.WatchRequest) bool {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()

@@ -14,10 +14,12 @@ import (
 
 // Sink is a dataplane, or whatever else follows the state of a node. Its method is called by one goroutine at a time.
 type Sink interface {
-	// Apply makes the sink show c. Services that it cannot show it names in failed, each with the reason; they do not keep the
-	// others from being shown, and are part of each further change until they succeed. What they had should stay, but for frontends
-	// that another service has in the newer state: these are the other's. If it returns an error, nothing of
-	// c counts as shown: the same services come again after a pause, as they are then, and with them what has changed meanwhile.
+	// Apply makes the sink show c. It names services that it cannot show in failed, each with the reason. These do not
+	// keep other services from being shown, and are part of each further change until they succeed. The sink should
+	// keep its last state of a failed service, except for frontends that the newer state gives to another service.
+	//
+	// If Apply returns an error, nothing of c counts as shown. After a pause, the same services come again in their
+	// current state, together with the changes since then.
 	Apply(ctx context.Context, c *Change) (failed map[ServiceName]error, err error)
 }
 
@@ -29,16 +31,17 @@ func (f SinkFunc) Apply(ctx context.Context, c *Change) (failed map[ServiceName]
 	return f(ctx, c)
 }
 
-// Change is what a [Sink] must do to show a newer state. A sink that works with differences reads Changed and Removed, one
-// that works with whole states calls [Change.Services]. Records are shared and must not be modified.
+// Change has the differences that a [Sink] must apply to show a newer state. A sink that works with differences reads
+// Changed and Removed. A sink that works with whole states calls [Change.Services]. Records are shared and must not be
+// modified.
 type Change struct {
-	// Position is that of the state after this change.
+	// Position is the position of the state after this change.
 	Position Position
-	// First reports whether the sink has not shown anything in this run yet: what it finds of an earlier one and is not in Changed
-	// does not exist any more.
+	// First reports whether the sink has not shown anything in this run yet. Services of an earlier run that are not in
+	// Changed no longer exist.
 	First bool
-	// Node is the node after this change, never nil. It has what the records are made for: which clients are pods, and where NodePorts
-	// are. Servers of an earlier version leave these two unset.
+	// Node is the node after this change, never nil. It says which clients are pods, and which addresses serve
+	// NodePorts. Servers of an earlier version leave these two unset.
 	Node *localnetv1.Node
 	// Changed are new and changed services, ordered by name. Also if the server has been restarted, services that are the
 	// same as before are not in it, unless they failed.
@@ -51,8 +54,8 @@ type Change struct {
 	state *replica
 }
 
-// Services returns all services after this change, ordered by name. The slice does not change any more, but is shared. It may
-// be called only before Apply returns. In a Change that a test has made, it is Changed.
+// Services returns all services after this change, ordered by name. The slice is shared and does not change. Services
+// may be called only before Apply returns. In a Change that a test has made, it returns Changed.
 func (c *Change) Services() []*localnetv1.ServiceEndpoints {
 	if c.state == nil {
 		return c.Changed
@@ -60,9 +63,10 @@ func (c *Change) Services() []*localnetv1.ServiceEndpoints {
 	return c.state.snapshot()
 }
 
-// RunSink keeps a sink in step with the node's state until ctx ends, and then returns nil; what the sink shows stays. It
-// reports to the server what the sink shows and which services failed. What changes while the sink is busy comes in one change.
-// An error means that the options are wrong; for failures of the server see [Watcher.Updates]. [Options.Resume] is ignored.
+// RunSink keeps a sink in step with the node's state until ctx ends, and then returns nil; the sink keeps its state. It
+// reports to the server which state the sink shows and which services failed. Changes while the sink is busy come in
+// one change. An error means that the options are invalid; for failures of the server see [Watcher.Updates].
+// [Options.Resume] is ignored.
 func RunSink(ctx context.Context, o Options, sink Sink) error {
 	o.Resume = Position{}
 	w, err := NewWatcher(o)
@@ -97,7 +101,8 @@ type runner struct {
 	log    *slog.Logger
 	state  *replica
 
-	// What the sink does not show yet. dirty are names of services that are new, changed, removed or failed.
+	// The changes that the sink does not show yet. dirty are names of services that are new, changed, removed or
+	// failed.
 	first       bool
 	node        *localnetv1.Node
 	nodeChanged bool
@@ -124,7 +129,7 @@ func (r *runner) wait(ctx context.Context, s *session) *Update {
 	return s.next(ctx)
 }
 
-// take merges an update into what the sink does not show yet.
+// take merges an update into the changes that the sink does not show yet.
 func (r *runner) take(u *Update) {
 	r.position = u.Position
 	if r.node == nil || !proto.Equal(r.node, u.Node) {
@@ -190,7 +195,7 @@ func (r *runner) apply(ctx context.Context) {
 	r.report(Status{Applied: r.position, Failed: failed})
 }
 
-// noteFailed keeps failed services for the next change, and sees to it that there is one.
+// noteFailed keeps failed services for the next change, and ensures that a next change follows.
 func (r *runner) noteFailed(failed map[ServiceName]error) {
 	clear(r.dirty)
 	for name, err := range failed {
@@ -211,7 +216,7 @@ func (r *runner) noteFailed(failed map[ServiceName]error) {
 // replica is the state that the server has sent.
 type replica struct {
 	services map[ServiceName]*localnetv1.ServiceEndpoints
-	// changed: a service is not what it was when it was last reset.
+	// changed reports that a service has changed since its last reset.
 	changed bool
 	// sorted are the services as of the last snapshot, never modified, and stale the names of those that changed since.
 	sorted []*localnetv1.ServiceEndpoints
@@ -264,7 +269,7 @@ func (r *replica) missing(all []*localnetv1.ServiceEndpoints) []ServiceName {
 	return names
 }
 
-// snapshot returns all services in order. It costs a copy of what has not changed.
+// snapshot returns all services in order. It copies the unchanged services.
 func (r *replica) snapshot() []*localnetv1.ServiceEndpoints {
 	if len(r.stale) == 0 {
 		return r.sorted

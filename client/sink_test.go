@@ -18,7 +18,7 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 )
 
-// recorder is a sink that records its calls, and does what the test wants.
+// recorder is a sink that records its calls, and behaves as the test demands.
 type recorder struct {
 	mu    sync.Mutex
 	calls []string
@@ -126,7 +126,7 @@ func TestASinkIsToldOnlyWhatChanges(t *testing.T) {
 		wantTold(t, &sink, "")
 		wantStatus(t, m, "applied 4, 0 failed")
 
-		// A new server never empties the sink, and does not repeat what it has.
+		// A new server never empties the sink, and does not repeat the sink's records.
 		stop()
 		m = newMemory(2, service("b", 2, 1), service("c", 7, 1), service("d", 1, 1))
 		time.Sleep(time.Minute)
@@ -212,7 +212,7 @@ func TestASinkThatFailsIsTriedAgain(t *testing.T) {
 		runSink(t, net.options(), sink)
 		time.Sleep(150 * time.Millisecond)
 		wantTold(t, sink, "0s first +a +b; 100ms first +a +b")
-		// What changes meanwhile is merged in; a service that came and went may have got as far as the kernel.
+		// Changes during the pause are merged in; a service that was added and removed may have reached the kernel.
 		m.remove(ServiceName{"shop", "a"})
 		m.set(service("c", 1, 1))
 		time.Sleep(250 * time.Millisecond)
@@ -223,7 +223,7 @@ func TestASinkThatFailsIsTriedAgain(t *testing.T) {
 		wantTold(t, sink, "700ms first +b +c -a")
 		wantStatus(t, m, "applied 3, 0 failed")
 
-		// The next series of failures begins with the shortest pause. What is taken back is reported, too.
+		// The next series of failures begins with the shortest pause. Withdrawn failures are also reported.
 		sink.when(func() { broken = true })
 		m.set(service("b", 2, 1))
 		wantTold(t, sink, "1.4s +b")
@@ -282,8 +282,8 @@ func TestRunSinkRefusesWrongOptions(t *testing.T) {
 	}
 }
 
-// TestFollowsThroughEverything lets servers come and go, streams break off and sinks fail, at random. In the end each
-// sink shows what the server has, having always got a whole and ordered state.
+// TestFollowsThroughEverything starts and stops servers, breaks streams and fails sinks at random. In the end each sink
+// shows the server's state. At all times it has received a whole and ordered state.
 func TestFollowsThroughEverything(t *testing.T) {
 	for seed := range uint64(10) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

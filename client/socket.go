@@ -10,7 +10,7 @@ import (
 	"github.com/switchyard-net/switchyard/client/peeruser"
 )
 
-// socketCredentials are those of a plain connection to a unix socket, which must be served by one of users.
+// socketCredentials are the credentials of a plain connection to a unix socket, which must be served by one of users.
 type socketCredentials struct {
 	credentials.TransportCredentials
 	target string

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-// polled serves whole states, too: one service.
+// polled also serves whole states: one service.
 type polled struct{ *memory }
 
 func (polled) Next(_ *localnetv1.NextFilter, stream grpc.ServerStreamingServer[localnetv1.NextItem]) error {

@@ -19,8 +19,8 @@ const (
 type Status struct {
 	// Applied is the position of the update that the dataplane shows, but for the services in Failed.
 	Applied Position
-	// Failed are the services that cannot be programmed now, with the reasons: what is wrong and what would help. The server gets
-	// the first hundred, and 1 KiB of each reason.
+	// Failed are the services that cannot be programmed now, with the reason and the remedy. The server gets the first
+	// hundred, and 1 KiB of each reason.
 	Failed map[ServiceName]error
 }
 

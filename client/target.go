@@ -35,7 +35,7 @@ func parseTarget(text string) (target, error) {
 		if t.pipe, err = namedpipe.Path(text); err != nil {
 			return t, fmt.Errorf("target %q: %w", text, err)
 		}
-		t.grpc, t.local = "passthrough:///localhost", true // what it resolves to is not looked at
+		t.grpc, t.local = "passthrough:///localhost", true // its addresses are not checked
 		return t, nil
 	case found && scheme == "unix":
 		// gRPC knows unix:path and unix:///path. Of unix://path it would take the first part of the path for a host.

@@ -15,9 +15,9 @@ import (
 	"github.com/switchyard-net/switchyard/client/tlsfiles"
 )
 
-// TLSFiles names files with what a client needs for TLS. All are PEM.
+// TLSFiles names the files that a client needs for TLS. All are PEM.
 type TLSFiles struct {
-	// CA has the certificates of the authorities that may vouch for the server. Default: those of the system.
+	// CA has the certificates of the authorities that may vouch for the server. Default: the authorities of the system.
 	CA string
 	// Cert and Key are the client's certificate, by which the server knows which node it may have, and its key. Default: the
 	// client shows none.
@@ -26,9 +26,9 @@ type TLSFiles struct {
 	ServerName string
 }
 
-// Certificates is what TLSFiles say. They are read again for each connection, so they can be replaced at any time. A connection ends
-// when the server's certificate expires, or is no longer verified by the authorities in the file, and stays otherwise. Files that
-// cannot be used any more are logged, and what they said before counts until they are fixed.
+// Certificates has the contents of TLSFiles. The files are read again for each connection, so they can be replaced at
+// any time. A connection ends when the server's certificate expires, or when the authorities in the file no longer
+// verify it. Files that can no longer be used are logged, and their previous contents count until they are fixed.
 type Certificates struct{ files *tlsfiles.Config }
 
 // NewCertificates reads the files for the first time. An error names the file. log gets failures to read them again; nil
@@ -49,7 +49,7 @@ func NewCertificates(files TLSFiles, log *slog.Logger) (*Certificates, error) {
 			if err != nil {
 				return nil, fmt.Errorf("client's certificate %s with key %s: %w", files.Cert, files.Key, err)
 			}
-			// Shown whatever authorities the server names, so that it is the server that reports what it does not like about it.
+			// Shown for any authorities that the server names, so that the server reports its reason for a refusal.
 			config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 		}
 		return config, nil
@@ -61,7 +61,7 @@ func NewCertificates(files TLSFiles, log *slog.Logger) (*Certificates, error) {
 	return &Certificates{f}, nil
 }
 
-// credentials are those of a connection whose handshakes use the certificates of their time.
+// credentials are the credentials of a connection whose handshakes use the current certificates.
 func (c *Certificates) credentials() credentials.TransportCredentials {
 	return following{credentials.NewTLS(c.files.Current()), c.files}
 }

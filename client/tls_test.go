@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// pki is a certificate authority and what it has signed.
+// pki is a certificate authority and the certificates that it has signed.
 type pki struct {
 	now    time.Time
 	ca     *x509.Certificate
@@ -127,7 +127,7 @@ func (p *pki) handshake(t *testing.T, c *Certificates) (name string, err error) 
 		<-done
 		return "", err
 	}
-	defer conn.Close()                                // or its certificates are checked, and the log written, beside the rest of the test
+	defer conn.Close()                                // or the server checks its certificates and writes the log while the test continues
 	go func() { _, _ = conn.Read(make([]byte, 1)) }() // what the server says after its handshake
 	if err := <-done; err != nil {
 		return "", err
@@ -171,7 +171,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 		t.Errorf("without trouble, it was logged:\n%s", &log)
 	}
 
-	// What cannot be used changes nothing, and is reported once.
+	// Unusable files change nothing, and are reported once.
 	for file, broken := range map[string]func() error{
 		f.CA:   func() error { return os.WriteFile(f.CA, []byte("nonsense"), 0o600) },
 		f.Cert: func() error { return os.Remove(f.Cert) },

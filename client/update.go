@@ -32,7 +32,7 @@ func NameOf(s *localnetv1.ServiceEndpoints) ServiceName {
 	return ServiceName{s.GetNamespace(), s.GetName()}
 }
 
-// Position names a state within the life of a server. The zero Position is that of a client that knows nothing yet.
+// Position names a state within the life of a server. The zero Position belongs to a client without a state.
 type Position struct {
 	// InstanceID is drawn at random by a server whenever it starts. Rev counts the states of its life.
 	InstanceID, Rev uint64
@@ -40,14 +40,15 @@ type Position struct {
 
 // Update leads from one state of the node to a newer one. It must not be modified if records of it are shared.
 type Update struct {
-	// Position is that of the state after this update.
+	// Position is the position of the state after this update.
 	Position Position
 	// Full reports whether Changed is the whole state: services that are not in it do not exist.
 	Full bool
 	// Node is the node after this update. It is nil only before the first update that has one, after a start from
 	// [Options.Resume].
 	Node *localnetv1.Node
-	// Changed are new and changed services, each whole, in the order of the server. A record may equal what the consumer has.
+	// Changed are new and changed services, each whole, in the order of the server. A record may equal the consumer's
+	// record.
 	Changed []*localnetv1.ServiceEndpoints
 	// Removed are services that no longer exist; always empty in a full update. The consumer may never have seen them.
 	Removed []ServiceName
@@ -56,13 +57,13 @@ type Update struct {
 	Triggers []time.Time
 }
 
-// maxUpdate is how many bytes an update may have, over all parts, so that a broken server that never comes to an end does not
-// take all memory of the node. A state of 100,000 services with ten endpoints each has about 20 MiB.
+// maxUpdate limits the bytes of an update, over all parts, so that a broken server with an endless update does not take
+// all memory of the node. A state of 100,000 services with ten endpoints each has about 20 MiB.
 const maxUpdate = 256 << 20
 
 var errTooLarge = fmt.Errorf("broken update: it has more than %d MiB and does not end", maxUpdate>>20)
 
-// partOverhead is what a part counts beside its content, so that empty ones come to an end, too.
+// partOverhead is the size of a part in addition to its content, so that a series of empty parts also ends.
 const partOverhead = 64
 
 // assembly puts an update together from its parts.

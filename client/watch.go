@@ -32,19 +32,19 @@ func NewWatcher(o Options) (*Watcher, error) {
 	return &Watcher{options: o.withDefaults(), position: o.Resume}, nil
 }
 
-// Updates returns the updates until ctx ends or the loop over them is left. While the loop runs, there is a connection to the
-// server.
+// Updates returns the updates until ctx ends or the caller leaves the loop over them. While the loop runs, the watcher
+// keeps a connection to the server.
 //
-// The loop paces the server: only when it comes back for the next update the server is asked for one, and what has changed
-// meanwhile is merged into it, there. An update comes whole or not at all. An update that the loop has got counts as
-// taken: later ones lead on from it, also after the connection was lost, and in a later call. Only if the server has been
-// restarted, or no longer knows what the consumer has, the next update is full.
+// The loop paces the server. The watcher requests the next update only when the loop asks for it, and the server merges
+// all changes since the last one. An update comes whole or not at all. An update that the loop has received counts as
+// taken: later updates continue from it, even after a lost connection and in a later call. The next update is full only
+// if the server has restarted, or no longer knows the consumer's state.
 //
-// No failure of the server ends the sequence, not even a refusal: a dataplane keeps what it shows and comes back, since
-// fixing the server should not require a restart of the dataplanes of all nodes, too. Failures go to [Options.OnError] and
-// [Options.Logger]. The pause after a refusal (PERMISSION_DENIED, UNAUTHENTICATED, INVALID_ARGUMENT, UNIMPLEMENTED) is the
-// longest, at once. A server that does not say within 30 seconds that it has a state of the node counts as failed (UNAVAILABLE):
-// the next connection may reach another one.
+// No failure of the server ends the sequence, not even a refusal. A dataplane keeps its state and reconnects, so that a
+// repair of the server does not require a restart of the dataplanes of all nodes. Failures go to [Options.OnError] and
+// [Options.Logger]. The first pause after a refusal (PERMISSION_DENIED, UNAUTHENTICATED, INVALID_ARGUMENT,
+// UNIMPLEMENTED) already has the maximum length. A server that does not confirm within 30 seconds that it has a state
+// of the node counts as failed (UNAVAILABLE). The next connection may reach another server.
 //
 // There may be only one loop at a time.
 func (w *Watcher) Updates(ctx context.Context) iter.Seq[*Update] {
@@ -60,9 +60,9 @@ func (w *Watcher) Updates(ctx context.Context) iter.Seq[*Update] {
 	}
 }
 
-// Report sends the dataplane's status to the server. It returns at once: the status is sent as soon as there is a connection,
-// and again with each new one. Of several that could not be sent yet the last one is. It may be called at any time, by any
-// goroutine. The error values of s.Failed must not change any more.
+// Report sends the dataplane's status to the server. It returns at once: the status is sent when a connection exists,
+// and again on each new connection. Of several unsent statuses, only the last is sent. It may be called at any time, by
+// any goroutine. The error values of s.Failed must not change afterwards.
 func (w *Watcher) Report(s Status) {
 	s.Failed = maps.Clone(s.Failed)
 	w.mu.Lock()

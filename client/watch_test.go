@@ -47,7 +47,7 @@ func TestTheConsumerPacesTheServer(t *testing.T) {
 		if !u.Full || u.Position != (Position{7, 1}) || u.Node.GetName() != "a" || len(u.Changed) != 1 || NameOf(u.Changed[0]).String() != "shop/web" {
 			t.Errorf("the first update is %+v", u)
 		}
-		// However long the consumer takes, it is not asked for more.
+		// The server gets no further request, regardless of how long the consumer takes.
 		time.Sleep(time.Hour)
 		p.silent()
 		c.ask()
@@ -210,7 +210,8 @@ func TestResumesWhereItWas(t *testing.T) {
 			t.Errorf("the consumer asks: the client says %v", got)
 		}
 
-		// It breaks while the consumer waits: the new one asks at once. The server sends only what has changed.
+		// The stream breaks while the consumer waits, and the new one sends a request at once. The server sends only
+		// the changes.
 		p.end(errDown)
 		p = srv.watch(t)
 		want.Ready = true
@@ -234,7 +235,7 @@ func TestResumesWhereItWas(t *testing.T) {
 			t.Errorf("got %+v", u)
 		}
 
-		// A later loop goes on there, too.
+		// A later loop also continues there.
 		c.cancel()
 		<-c.ended
 		c = consume(t, w)
@@ -543,7 +544,7 @@ func TestReportsReachTheServer(t *testing.T) {
 			t.Errorf("the client begins with %v, want %v", got, want)
 		}
 
-		// A new instance can distinguish a revision of the former from one of its own.
+		// A new instance can distinguish a revision of the previous instance from its own.
 		c.ask()
 		p.request()
 		p.send(whole(at(6, 1)))
@@ -662,7 +663,7 @@ func TestAVanishedHostIsNoticed(t *testing.T) {
 	})
 }
 
-// cuttable swallows what is written once it is dead.
+// cuttable discards writes once it is dead.
 type cuttable struct {
 	net.Conn
 	dead *atomic.Bool
@@ -675,7 +676,7 @@ func (c *cuttable) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// positionOf returns that of the last update that w handed out.
+// positionOf returns the position of the last update that w returned.
 func positionOf(w *Watcher) Position {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -8,17 +8,19 @@ const ByMemory = -1
 const NodeMemory = 1000 << 20
 
 const (
-	// entryBytes is what an entry may take of a process's memory: its heap while the store or the dataplane works on everything at once,
-	// and the kernel's memory, which is charged to the same container. docs/adr/0034-budgets-in-bytes.md has the measurements.
+	// entryBytes is the memory of an entry. It covers the heap while the store or the dataplane processes all entries
+	// at once, and the kernel's memory, which is charged to the same container. docs/adr/0034-budgets-in-bytes.md has
+	// the measurements.
 	entryBytes = 512
-	// ruleFactor is how much more an entry takes in mode iptables, where it is a rule that a program reads as text and the kernel replaces
-	// with others of its table. It also bounds the time of a commit, which grows faster than the number of rules.
+	// ruleFactor is how much more an entry costs in mode iptables. There it is a rule that a program reads as text, and
+	// the kernel replaces the whole table. It also bounds the time of a commit, which grows faster than the number of
+	// rules.
 	ruleFactor = 10
 )
 
 const (
-	// entriesPerFrontend keeps the frontends of a Service few: others wait while the store arbitrates those of a large change
-	// (docs/adr/0035-bounded-commits.md).
+	// entriesPerFrontend limits the frontends of a Service, because other Services wait while the store arbitrates the
+	// frontends of a large change (docs/adr/0035-bounded-commits.md).
 	entriesPerFrontend = 32
 	leastFrontends     = 2_000
 )
@@ -28,18 +30,20 @@ const (
 	mostPerService, mostPerNamespace, mostPerNode = 200_000, 1_000_000, 4_000_000
 )
 
-// Derived returns s with numbers in the place of ByMemory, for a process in a mode that may use so many bytes of memory, 0 if that is
-// not known. A node may have an entry for each 512 bytes, but no more than 4,000,000; a namespace half of what the node may have, but no
-// more than 1,000,000; and a Service a tenth, but no more than 200,000. In mode iptables all of them are a tenth of that.
+// Derived returns s with numbers instead of ByMemory, for a process in a mode that may use so many bytes of memory, 0
+// if unknown. A node gets an entry for each 512 bytes, at most 4,000,000. A namespace gets half of the node's entries,
+// at most 1,000,000. A Service gets a tenth of the node's entries, at most 200,000. In mode iptables, the node and a
+// Service get a tenth of these numbers, and a namespace gets half of the node's entries.
 func (s Services) Derived(mode Mode, memory int64) Services {
 	node := int64(mostPerNode)
 	if memory > 0 {
 		node = min(node, memory/entryBytes)
 	}
-	namespace, service := min(node/2, mostPerNamespace), min(node/10, mostPerService)
+	service := min(node/10, mostPerService)
 	if mode == ModeIPTables {
-		node, namespace, service = node/ruleFactor, namespace/ruleFactor, service/ruleFactor
+		node, service = node/ruleFactor, service/ruleFactor
 	}
+	namespace := min(node/2, mostPerNamespace)
 	for field, value := range map[*int64]int64{&s.MaxEntries: service, &s.MaxEntriesPerNamespace: namespace, &s.MaxEntriesPerNode: node} {
 		if *field == ByMemory {
 			*field = value
@@ -48,8 +52,8 @@ func (s Services) Derived(mode Mode, memory int64) Services {
 	return s
 }
 
-// MaxFrontends returns how many frontends (ports times addresses) are routed for one Service: one for each 32 entries that it may have, and
-// at least 2,000. 0 stands for no bound. The numbers of s are those that [Services.Derived] returns.
+// MaxFrontends returns how many frontends (ports times addresses) are routed for one Service: one for each 32 entries
+// that it may have, and at least 2,000. 0 means no limit. s must come from [Services.Derived].
 func (s Services) MaxFrontends() int64 {
 	if s.MaxEntries == 0 {
 		return 0

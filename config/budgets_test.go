@@ -6,7 +6,7 @@ import (
 	"github.com/switchyard-net/switchyard/brain"
 )
 
-// TestBudgetsFollowFromMemory: what is not set follows from memory and mode, and what is set counts.
+// TestBudgetsFollowFromMemory: memory and mode determine the unset limits, and set limits count.
 func TestBudgetsFollowFromMemory(t *testing.T) {
 	for _, c := range []struct {
 		name                     string
@@ -17,10 +17,10 @@ func TestBudgetsFollowFromMemory(t *testing.T) {
 	}{
 		{"the limit of the manifests", ModeNFTables, NodeMemory, Default().Services, 200_000, 1_000_000, 2_048_000},
 		{"a tenth of it", ModeEBPF, NodeMemory / 10, Default().Services, 20_480, 102_400, 204_800},
-		{"iptables", ModeIPTables, NodeMemory, Default().Services, 20_000, 100_000, 204_800},
+		{"iptables", ModeIPTables, NodeMemory, Default().Services, 20_000, 102_400, 204_800},
 		{"more than any node needs", ModeUserspace, 1 << 40, Default().Services, 200_000, 1_000_000, 4_000_000},
 		{"not known", "", 0, Default().Services, 200_000, 1_000_000, 4_000_000},
-		{"not known, iptables", ModeIPTables, 0, Default().Services, 20_000, 100_000, 400_000},
+		{"not known, iptables", ModeIPTables, 0, Default().Services, 20_000, 200_000, 400_000},
 		{"set", ModeIPTables, 1 << 20, Services{MaxEntries: 1_000_000, MaxEntriesPerNamespace: 0, MaxEntriesPerNode: 7}, 1_000_000, 0, 7},
 		{"one of them is set", ModeNFTables, NodeMemory, Services{MaxEntries: ByMemory, MaxEntriesPerNamespace: ByMemory, MaxEntriesPerNode: 5_000_000}, 200_000, 1_000_000, 5_000_000},
 	} {

@@ -6,14 +6,15 @@ import (
 	"strings"
 )
 
-// Choose decides which configuration to go on with after a file has been read, as ConfigHardFail demands. Running is the
-// configuration in use, nil at the start. Loaded and err are what reading returned.
+// Choose decides which configuration to use after a file has been read, by ConfigHardFail. Running is the configuration
+// in use, nil at the start. Loaded and err are the results of reading.
 //
-// Without err it is loaded. With one, ConfigHardFail of running decides, at the start that of loaded, which is also known
-// when other fields of the file are broken: if it is true, Choose returns err, and the process should end. If it is false, the
-// caller warns of err and goes on with what Choose returns: at the start with loaded, where broken fields have their defaults,
-// later with running unchanged. Where loaded is nil, because the file cannot be read, or is not valid even with defaults, the
-// start fails.
+// Without err, Choose returns loaded. With err, ConfigHardFail of running decides. At the start, ConfigHardFail of
+// loaded decides, which is known even if other fields of the file are broken. If it is true, Choose returns err, and
+// the process should end. If it is false, the caller warns of err and uses the configuration that Choose returns. At
+// the start that is loaded, with defaults in place of broken fields; later it is running, unchanged.
+//
+// If the file cannot be read, or is invalid even with defaults, loaded is nil and the start fails.
 func Choose(running, loaded *Config, err error) (*Config, error) {
 	switch {
 	case err == nil:
@@ -76,7 +77,7 @@ func (c *Config) Text(path string) string {
 	return string(text)
 }
 
-// member returns the field of struct v whose name is that of a path, but for the case of letters.
+// member returns the field of struct v with the name of a path, ignoring case.
 func member(v reflect.Value, name string) reflect.Value {
 	if v.Kind() != reflect.Struct {
 		return reflect.Value{}

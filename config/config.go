@@ -1,7 +1,7 @@
-// Package config has the configuration of a node's service proxy, independent of the version of the file that it was read from.
+// Package config has the configuration of a node's service proxy, independent of the version of the file.
 //
-// Packages v1alpha1 and v1alpha2 convert files into it. Field paths in errors and notes are those of v1alpha2, the latest version, unless
-// said otherwise.
+// Packages v1alpha1 and v1alpha2 convert files into it. Field paths in errors and notes are paths of v1alpha2, the
+// latest version, unless documented otherwise.
 package config
 
 import (
@@ -12,19 +12,20 @@ import (
 
 // Config is the configuration of a node's service proxy. [Default] returns one that is complete; the zero value is not.
 type Config struct {
-	// FeatureGates are those of Kubernetes, by name. [Config.Gate] reports whether one is on. Most have no effect: [Config.WithoutEffect]
-	// names those that switch off what is always on here, and [Config.UnknownGates] those that do not exist.
+	// FeatureGates are Kubernetes' feature gates, by name. [Config.Gate] reports whether one is on. Most have no
+	// effect. [Config.WithoutEffect] names gates that turn off a feature that is always on here, and
+	// [Config.UnknownGates] names unknown gates.
 	FeatureGates map[string]bool
 	// ClientConnection says how the API server is reached.
 	ClientConnection ClientConnection
-	// Logging says what is logged, and how.
+	// Logging has the levels and the format of the log.
 	Logging Logging
 	// ServiceProxyName selects the Services that have this value in their label service.kubernetes.io/service-proxy-name. Empty
 	// selects those without the label.
 	ServiceProxyName string
 	// HostnameOverride is the name of this Node. Empty means the host's name.
 	HostnameOverride string
-	// NodeIPOverride takes the place of the addresses of the Node object, the primary one first.
+	// NodeIPOverride replaces the addresses of the Node object, the primary one first.
 	NodeIPOverride []netip.Addr
 	// IPFamilyPolicy says which of the node's addresses count, and which there must be. See [Config.NodeIPs].
 	IPFamilyPolicy IPFamilyPolicy
@@ -46,14 +47,16 @@ type Config struct {
 	ShowHiddenMetricsForVersion string
 	// Mode selects the dataplane.
 	Mode Mode
-	// AllowModeFallback lets the nftables dataplane take the place of the modes iptables and ipvs where the node lacks what
-	// they need. If it is false, the process ends at its start instead. Files of kube-proxy, v1alpha1, are read as if it were true.
+	// AllowModeFallback lets the nftables dataplane replace the modes iptables and ipvs on a node that lacks their
+	// requirements. If it is false, the process ends at its start instead. Files of kube-proxy, v1alpha1, are read as
+	// if it were true.
 	AllowModeFallback bool
 	// DetectLocalMode specifies how connections of pods are distinguished from others. Empty means ClusterCIDR.
 	DetectLocalMode LocalMode
 	// DetectLocal has what DetectLocalMode needs.
 	DetectLocal DetectLocal
-	// NodePortAddresses say where NodePorts are served. See [Config.NodePorts] for what the zero value means.
+	// NodePortAddresses are the addresses that serve NodePorts. See [Config.NodePorts] for the meaning of the zero
+	// value.
 	NodePortAddresses NodePortAddresses
 	// ResetConnectionsToRemovedEndpoints answers packets of established TCP connections to endpoints that have left their Service with a
 	// reset.
@@ -63,7 +66,7 @@ type Config struct {
 	// ConfigSyncPeriod is how long a watch of the API server lasts at least. The next one goes on from where it ended, if the API server's history
 	// is still the same; otherwise everything is listed again. Nothing else is listed twice.
 	ConfigSyncPeriod Duration
-	// SyncPeriod is how often the kernel is compared with what it should hold.
+	// SyncPeriod is how often the kernel is compared with the wanted state.
 	SyncPeriod Duration
 	// MinSyncPeriod is the shortest time between two commits to the kernel. See [Config.CommitInterval].
 	MinSyncPeriod Duration
@@ -97,7 +100,7 @@ type ClientConnection struct {
 	Burst int32
 }
 
-// Logging says what is logged, and how.
+// Logging has the levels and the format of the log.
 type Logging struct {
 	// Format is text or json.
 	Format string
@@ -152,7 +155,7 @@ const (
 	LocalModeInterfaceNamePrefix LocalMode = "InterfaceNamePrefix"
 )
 
-// DetectLocal has what the ways to distinguish connections of pods from others need.
+// DetectLocal has the parameters for the ways to distinguish connections of pods from others.
 type DetectLocal struct {
 	// ClusterCIDRs are the addresses of all pods: one range, or one of each family.
 	ClusterCIDRs []netip.Prefix
@@ -162,7 +165,7 @@ type DetectLocal struct {
 	InterfaceNamePrefix string
 }
 
-// IPFamilyPolicy says which families a node must have. Empty takes what it has.
+// IPFamilyPolicy says which families a node must have. Empty accepts the node's families.
 type IPFamilyPolicy string
 
 // The policies, named as in a Service.
@@ -190,9 +193,10 @@ type Services struct {
 	AllowedExternalIPs []netip.Prefix
 	// NodeExternalIPs allows externalIPs that are addresses of nodes.
 	NodeExternalIPs bool
-	// MaxEntries is how many entries are routed for one Service, MaxEntriesPerNamespace for those of a namespace together, and
-	// MaxEntriesPerNode for all. Each endpoint behind a frontend is an entry, and so is each source that it admits. A frontend counts as
-	// five, and a port of a family as five more. 0 stands for no bound; for one Service, that is [brain.MaxEntries]. The default is ByMemory.
+	// MaxEntries is how many entries are routed for one Service, MaxEntriesPerNamespace for one namespace, and
+	// MaxEntriesPerNode for the node. Each endpoint behind a frontend is an entry, and so is each source that it
+	// admits. A frontend counts as five, and a port of a family as five more. 0 means no limit; for one Service, the
+	// limit is then [brain.MaxEntries]. The default is ByMemory.
 	MaxEntries, MaxEntriesPerNamespace, MaxEntriesPerNode int64
 }
 
@@ -205,7 +209,7 @@ type Linux struct {
 	OOMScoreAdj int32
 }
 
-// Conntrack has the limits and time-outs of connection tracking. A 0 leaves the kernel's setting as it is.
+// Conntrack has the limits and timeouts of connection tracking. A 0 keeps the kernel's setting.
 type Conntrack struct {
 	// MaxPerCore is how many connections are tracked, for each CPU.
 	MaxPerCore int32
@@ -236,7 +240,8 @@ type API struct {
 	Listen []string
 	// SocketMode are the permissions of unix sockets, in octal.
 	SocketMode string
-	// SocketUsers are users whose processes may connect to unix sockets, by name or number, beside root and the process's own.
+	// SocketUsers are users whose processes may connect to unix sockets, by name or number, in addition to root and the
+	// process's user.
 	SocketUsers []string
 	// TLSCertFile has the server's certificate. TCP on addresses other than loopback needs it.
 	TLSCertFile string
@@ -244,8 +249,8 @@ type API struct {
 	TLSKeyFile string
 	// ClientCAFile has the authorities of clients' certificates. TLS needs it.
 	ClientCAFile string
-	// Names also serves the names of all Services, to DNS servers: those of Services that are not routed, too, which are then watched.
-	// Without Listen it has no effect.
+	// Names also serves the names of all Services to DNS servers. These include Services that are not routed, which are
+	// then also watched. Without Listen it has no effect.
 	Names bool
 }
 
@@ -303,7 +308,7 @@ const (
 
 func duration(d time.Duration) Duration { return Duration{Duration: d} }
 
-// Note reports that a field means something else now, or nothing any more.
+// Note reports that a field now has another meaning, or no meaning.
 type Note struct {
 	// File is the name of the file, empty if the field is not from one.
 	File string

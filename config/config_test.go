@@ -150,7 +150,7 @@ func TestListenWithoutScheme(t *testing.T) {
 	}
 }
 
-// TestEveryFieldHasAnEffect sees to it that Diff knows about each field, and that its list has no others.
+// TestEveryFieldHasAnEffect ensures that Diff knows about each field, and that its list has no others.
 func TestEveryFieldHasAnEffect(t *testing.T) {
 	forgotten := maps.Clone(effects)
 	leaves(reflect.ValueOf(Default()).Elem(), "", func(path string, _ reflect.Value) {
@@ -351,7 +351,7 @@ func TestWithoutEffect(t *testing.T) {
 	}
 }
 
-// TestGates: what a file says counts, else the default of the release.
+// TestGates: the file's value counts, else the default of the release.
 func TestGates(t *testing.T) {
 	c := Default()
 	for name, want := range map[string]bool{GateExternalIPs: true, GateIPVS: true, "AllAlpha": false, "Frob": false} {
@@ -378,7 +378,7 @@ func TestGates(t *testing.T) {
 	}
 }
 
-// TestMasqueradeBit: the bit is that of the section of the mode, also where nftables takes the mode's place.
+// TestMasqueradeBit: the bit comes from the section of the mode, even where nftables replaces the mode.
 func TestMasqueradeBit(t *testing.T) {
 	c := Default()
 	c.NFTables.MasqueradeBit, c.IPTables.MasqueradeBit, c.IPVS.MasqueradeBit = 1, 2, 3

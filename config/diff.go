@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// Diff returns the paths of the fields that differ between two configurations, sorted: those that can be applied while the
-// process runs, those that need a restart, and those that have no effect in this release.
+// Diff returns the sorted paths of the fields that differ between two configurations, in three groups. The first can be
+// applied while the process runs, the second needs a restart, and the third has no effect in this release.
 func Diff(old, new *Config) (live, restart, none []string) {
 	values := map[string]reflect.Value{}
 	leaves(reflect.ValueOf(old).Elem(), "", func(path string, v reflect.Value) { values[path] = v })
@@ -31,8 +31,8 @@ func Diff(old, new *Config) (live, restart, none []string) {
 	return live, restart, none
 }
 
-// WithoutEffect returns the paths of the fields of c that are not at their defaults and have no effect in this release, sorted. Of
-// featureGates, it names those that switch off what is always on here.
+// WithoutEffect returns the sorted paths of the fields of c that are not at their defaults and have no effect in this
+// release. For featureGates, it names the gates that turn off a feature that is always on here.
 func (c *Config) WithoutEffect() []string {
 	_, _, none := Diff(Default(), c)
 	for path, bit := range map[string]int32{
@@ -65,17 +65,17 @@ func same(a, b reflect.Value) bool {
 type effect uint8
 
 const (
-	// effectLive fields are applied while the process runs: at once, or by replacing a part of the process, which takes over
-	// what the kernel holds.
+	// effectLive fields are applied while the process runs: at once, or by replacing a part of the process, which takes
+	// over the state in the kernel.
 	effectLive effect = iota + 1
 	// effectRestart fields take effect when the process is started again.
 	effectRestart
-	// effectNone fields are read, checked and converted, and that is all: they are about other platforms, about dataplanes that are
-	// not part of this release, or about what is not done here.
+	// effectNone fields are only read, checked and converted. They are about other platforms, about dataplanes that are
+	// not part of this release, or about features that Switchyard does not have.
 	effectNone
 )
 
-// effects has every field. A test sees to it that none is forgotten.
+// effects has every field. A test ensures that none is missing.
 var effects = map[string]effect{
 	"featureGates": effectLive,
 

@@ -9,7 +9,7 @@ import (
 type EBPF struct {
 	// CgroupPath is the cgroup v2 directory whose processes connect through hooks. Empty: the root, which has all.
 	CgroupPath string `json:"cgroupPath"`
-	// Pods is whether connections of pods are translated by hooks; those of the node always are.
+	// Pods is whether hooks also translate connections of pods. They always translate the node's connections.
 	Pods bool `json:"pods"`
 	// MeshPorts are the TCP ports by which pods with a service mesh proxy are recognized. Their connections are left to netfilter.
 	MeshPorts []int32 `json:"meshPorts"`
@@ -20,7 +20,7 @@ type EBPF struct {
 // maxMeshPorts is how many ports of service meshes the hooks can look at.
 const maxMeshPorts = 4
 
-// The proxies of Istio and Linkerd listen there, for what they take from the processes of their pod.
+// The proxies of Istio and Linkerd listen there for the connections of their pod's processes.
 const (
 	istioPort   = 15001
 	linkerdPort = 4140

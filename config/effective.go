@@ -17,8 +17,8 @@ func DefaultMode(platform string) Mode {
 	return ModeNFTables
 }
 
-// MasqueradeBit returns the number of the bit of packet marks that the section of the mode chooses, also where the nftables dataplane
-// takes its place: other programs on the node may know the bit.
+// MasqueradeBit returns the number of the packet mark bit from the section of the mode, even where the nftables
+// dataplane replaces the mode. Other programs on the node may rely on the bit.
 func (c *Config) MasqueradeBit() int32 {
 	switch c.Mode {
 	case ModeIPTables:
@@ -29,8 +29,9 @@ func (c *Config) MasqueradeBit() int32 {
 	return c.NFTables.MasqueradeBit
 }
 
-// CommitInterval returns the least time between two commits to the kernel that MinSyncPeriod asks for. Up to the default of 1 s, which
-// spares kube-proxy from writing everything too often, it is none: a commit is as large as the change.
+// CommitInterval returns the least time between two commits to the kernel, as MinSyncPeriod demands. Up to its default
+// of 1 s, the interval is none. kube-proxy needs that default to limit full writes, whereas Switchyard commits only
+// changes.
 func (c *Config) CommitInterval() time.Duration {
 	if c.MinSyncPeriod.Duration <= Default().MinSyncPeriod.Duration {
 		return 0
@@ -38,9 +39,9 @@ func (c *Config) CommitInterval() time.Duration {
 	return c.MinSyncPeriod.Duration
 }
 
-// NodeIPs returns the addresses that count as this node's, the primary one first, given those of the Node object: those of
-// NodeIPOverride in their place, if there are any, and with the policy SingleStack only those of the primary one's family. The result may
-// share memory with either.
+// NodeIPs returns the addresses that count as this node's, the primary one first, given the addresses of the Node
+// object. NodeIPOverride replaces the addresses of the Node object. With the policy SingleStack, only addresses of the
+// primary one's family count. The result may share memory with either.
 func (c *Config) NodeIPs(node []netip.Addr) []netip.Addr {
 	addrs := node
 	if len(c.NodeIPOverride) > 0 {
@@ -85,12 +86,12 @@ var (
 	localhost  = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 )
 
-// NodePorts returns on which addresses NodePorts are served.
+// NodePorts returns the addresses on which NodePorts are served.
 //
-// If NodePortAddresses is empty, it depends on the mode, as with kube-proxy: the primary addresses if the mode is nftables, or
-// ebpf, which is a part of it, otherwise all of them. A blank mode counts as iptables, which is what it stands for in kube-proxy, so that a cluster that
-// never chose a mode keeps the NodePorts it has; there, iptables.localhostNodePorts adds the loopback addresses of IPv4, the
-// only ones that kube-proxy serves in its iptables mode.
+// If NodePortAddresses is empty, the mode decides, as with kube-proxy: the primary addresses in modes nftables and ebpf
+// (which is part of nftables), otherwise all addresses. A blank mode counts as iptables, as in kube-proxy, so that a
+// cluster without a configured mode keeps its NodePorts. In mode iptables, iptables.localhostNodePorts adds the
+// loopback addresses of IPv4. kube-proxy serves no other loopback addresses in that mode.
 func (c *Config) NodePorts() state.NodePortAddresses {
 	a, loopback := c.NodePortAddresses, localhost
 	if !a.Primary && !a.Localhost && !a.All && len(a.CIDRs) == 0 {

@@ -8,8 +8,9 @@ import (
 	"sync"
 )
 
-// registry is the feature gates of one release of Kubernetes, as make feature-gates prints them: a line that names the release, then
-// one gate a line, with its default. They are the gates of all components, because one list of gates is often given to all of them.
+// registry is the feature gates of one release of Kubernetes, as make feature-gates prints them. One line names the
+// release. Each further line has a gate and its default. They are the gates of all components, because one list of
+// gates is often given to all of them.
 //
 //go:embed featuregates.txt
 var registry string

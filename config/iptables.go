@@ -4,7 +4,7 @@ package config
 type IPTables struct {
 	// MasqueradeBit is the number of the bit of packet marks, 0 to 31, that marks connections for masquerading.
 	MasqueradeBit int32 `json:"masqueradeBit"`
-	// LocalhostNodePorts serves NodePorts on the IPv4 loopback addresses, too.
+	// LocalhostNodePorts also serves NodePorts on the IPv4 loopback addresses.
 	LocalhostNodePorts bool `json:"localhostNodePorts"`
 }
 

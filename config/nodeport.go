@@ -11,8 +11,8 @@ const (
 	nodePortAll       = "all"
 )
 
-// ParseNodePortAddresses reads a list of ranges and keywords as files have it. It returns what it understood, and one fault
-// for each item that is neither, or a keyword for the second time; path is that of the list.
+// ParseNodePortAddresses reads a list of ranges and keywords from a file. It returns the valid items, and one fault for
+// each item that is neither, or repeats a keyword. path is the path of the list.
 func ParseNodePortAddresses(path string, items []string) (NodePortAddresses, []*FieldError) {
 	var a NodePortAddresses
 	var errs FieldErrors

@@ -29,7 +29,8 @@ type Userspace struct {
 	MaxUDPFlows    int32 `json:"maxUDPFlows"`
 	// MaxAffinityClients is how many clients are remembered for session affinity.
 	MaxAffinityClients int32 `json:"maxAffinityClients"`
-	// DrainTimeout is how long a process that ends goes on with what is open, and waits for a next one that takes it over.
+	// DrainTimeout is how long a process that ends serves its open connections, and waits for the next process to take
+	// them over.
 	DrainTimeout Duration `json:"drainTimeout"`
 	// Listen are frontends on addresses of the host, as ParseListen reads them. If there are any, nothing else is served, and no rights are needed.
 	Listen []string `json:"listen"`
@@ -93,8 +94,8 @@ type Listen struct {
 	At netip.AddrPort
 }
 
-// ParseListen reads a frontend on an address of the host, such as 127.0.0.1:8080=10.96.0.10:80/tcp. The address 0.0.0.0 or [::] in the place of the
-// frontend's stands for a NodePort.
+// ParseListen reads a frontend on an address of the host, such as 127.0.0.1:8080=10.96.0.10:80/tcp. A frontend
+// with the address 0.0.0.0 or [::] is a NodePort.
 func ParseListen(text string) (Listen, error) {
 	at, rest, _ := strings.Cut(text, "=")
 	frontend, protocol, _ := strings.Cut(rest, "/")

@@ -14,7 +14,7 @@ type Winkernel struct {
 	EnableDSR bool `json:"enableDSR"`
 	// RootHNSEndpointName is the HNS endpoint of the root network namespace in L2 bridge networks.
 	RootHNSEndpointName string `json:"rootHnsEndpointName"`
-	// ForwardHealthCheckVIP serves health check ports on load balancer addresses, too.
+	// ForwardHealthCheckVIP also serves health check ports on load balancer addresses.
 	ForwardHealthCheckVIP bool `json:"forwardHealthCheckVip"`
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// Outcome is that of a story or history.
+// Outcome is the outcome of a story or history.
 type Outcome uint8
 
 // The outcomes.
@@ -54,7 +54,7 @@ type item struct {
 	run  func(ctx context.Context, d Dataplane) (log string, outcome Outcome)
 }
 
-// Names are those of the stories, such as stories/hairpin, and of the histories, such as random/seed-1, of a dataplane.
+// Names are the names of a dataplane's stories, such as stories/hairpin, and histories, such as random/seed-1.
 func Names(d Dataplane) []string {
 	var names []string
 	for _, i := range items(d, "") {
@@ -90,9 +90,9 @@ func items(d Dataplane, dir string) (list []item) {
 	return list
 }
 
-// Check runs the suite as [Run] does, without package testing: for programs. It needs the right to make network namespaces. It returns an
-// error if it cannot run, or was ended by ctx before everything had run; that the dataplane has failed is in the results. What is under way when ctx ends
-// is taken down at once, and has no result.
+// Check runs the suite as [Run] does, without package testing: for programs. It needs the right to make network
+// namespaces. It returns an error if it cannot run, or was ended by ctx before everything had run; that the dataplane
+// has failed is in the results. Stories that run when ctx ends are taken down at once, and have no result.
 func Check(ctx context.Context, d Dataplane, o CheckOptions) error {
 	dir, err := os.MkdirTemp("", "switchyard-stories-")
 	if err != nil {

@@ -238,8 +238,21 @@ func (c *cluster) wait() error {
 		case <-c.ctx.Done():
 			return c.ctx.Err()
 		case <-timeout:
-			return fmt.Errorf("revision %d is not applied after %v; the dataplane is at %d (%v)", want, applyTimeout, status.Applied, status.Err)
+			return notApplied(want, status, c.dataplane.Follow != nil)
 		}
+	}
+}
+
+// notApplied is the error of a dataplane that has not applied a revision in time. A dataplane that follows the API reports its status itself.
+func notApplied(want state.Revision, status backend.Status, follows bool) error {
+	err := fmt.Errorf("revision %d is not applied after %v", want, applyTimeout)
+	switch {
+	case follows && status.Failed == nil:
+		return fmt.Errorf("%w: no status was received: the dataplane must report its position in WatchRequest.status", err)
+	case status.Err != nil:
+		return fmt.Errorf("%w: the dataplane is at revision %d: %w", err, status.Applied, status.Err)
+	default:
+		return fmt.Errorf("%w: the dataplane is at revision %d", err, status.Applied)
 	}
 }
 

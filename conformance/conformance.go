@@ -29,29 +29,31 @@ type Settings struct {
 type Dataplane struct {
 	// Name is for messages. Required.
 	Name string
-	// New makes the dataplane. It is called on a thread inside the namespace of the node under test, so the sockets that it
-	// opens there stay there; later calls come from anywhere. If what it returns has a method Close() error, that is called
-	// at the end. Making it again, after the first one was closed, must take over what the first one left in the kernel.
+	// New makes the dataplane. It is called on a thread inside the namespace of the node under test, so the sockets
+	// that it opens there stay there. Later calls come from anywhere. If what it returns has a method Close() error,
+	// that is called at the end. Making it again, after the first one was closed, must take over what the first one
+	// left in the kernel.
 	New func(Settings) (backend.Backend, error)
-	// Follow keeps the node in step with the node-local API (switchyard.localnet.v1) that is served at the target api, a unix socket,
-	// until ctx ends, and reports in WatchRequest.status what it shows. What it returns before is a failure; afterwards it does
-	// not count. It is called on a thread inside the namespace of the node under test. Processes that it starts from there are
-	// inside, too, and so is [client.Sink.Apply] if Follow is a call of [client.RunSink]; other goroutines are not. It may be
-	// called again after it has returned, and must then take over what it left in the kernel.
+	// Follow keeps the node in step with the node-local API (switchyard.localnet.v1) until ctx ends. The API is
+	// served at the target api, a unix socket. Follow reports the applied state in WatchRequest.status. A return
+	// before ctx ends is a failure; a return afterwards is not. It is called on a thread inside the namespace of the
+	// node under test. Processes that it starts from there are also inside, and so is [client.Sink.Apply] if Follow
+	// is a call of [client.RunSink]; other goroutines are not. It may be called again after it has returned, and must
+	// then take over what it left in the kernel.
 	//
 	// [client.Sink.Apply]: https://pkg.go.dev/github.com/switchyard-net/switchyard/client#Sink
 	// [client.RunSink]: https://pkg.go.dev/github.com/switchyard-net/switchyard/client#RunSink
 	Follow func(ctx context.Context, api string, s Settings) error
 	// CheckHost is called at the end of each test, with the dataplane still in place, on a thread inside the node's
-	// namespace, for what is not to be seen with packets. Optional.
+	// namespace. It checks properties that packets cannot show. Optional.
 	CheckHost func(t testing.TB)
 	// NewAPI makes what keeps the objects of the cluster in one test, as the named node sees it: stories and histories change
 	// them there, and the dataplane follows. Default: they go straight into the store.
 	NewAPI func(node string) (API, error)
 	// Limits are what the dataplane cannot do.
 	Limits []Limit
-	// SharesTables says that the dataplane's rules are in the tables of nf_tables that iptables-nft has, beside those of others. It leaves
-	// these as they are, but what lists such a table shows more.
+	// SharesTables says that the dataplane's rules are in iptables-nft's tables of nf_tables, together with other
+	// programs' rules. It leaves the other rules alone, but a listing of such a table shows more.
 	SharesTables bool
 	// Detector is how the node recognizes pods in stories that do not say, in the words of their command cluster, such as node-cidr or
 	// prefix:pod. Default: cluster-cidr.

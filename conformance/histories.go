@@ -312,8 +312,8 @@ func (w *walk) mayBeSilent(p probe.Packet, want probe.Answer) bool {
 	return true
 }
 
-// bypassed reports whether the endpoint's answer goes to the client past the node under test, which therefore cannot give it
-// the source address that the client expects.
+// bypassed reports whether the endpoint's answer goes to the client past the node under test. The node then cannot
+// give it the source address that the client expects.
 func (w *walk) bypassed(p probe.Packet, c probe.Choice) bool {
 	owner := w.owners[c.Endpoint.Addr()]
 	return !c.Masquerade && w.senders[p.Src] == w.lab.Client() && owner != nil && w.senders[c.Endpoint.Addr()] == nil

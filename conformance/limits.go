@@ -25,8 +25,9 @@ const (
 	// ClientSourceLost: servers of TCP and UDP see an address of the node where they should see the client's. A dataplane that relays connects to
 	// them itself.
 	ClientSourceLost Limit = "ClientSourceLost"
-	// EndpointRefusalLost: where an endpoint refuses, a client of TCP is connected and then reset, and one of UDP gets no answer. A dataplane
-	// that relays has accepted the connection before it asks an endpoint. What the dataplane itself is to refuse, it refuses.
+	// EndpointRefusalLost: where an endpoint refuses, a client of TCP is connected and then reset, and one of UDP
+	// gets no answer. A dataplane that relays has accepted the connection before it asks an endpoint. The dataplane's
+	// own refusals still apply.
 	EndpointRefusalLost Limit = "EndpointRefusalLost"
 	// TCPOnly: nobody answers at the UDP and SCTP ports of Services. A dataplane that relays HTTP or TCP knows no others. It reports each
 	// Service that has such ports as failed, and serves the TCP ports of the Service all the same.

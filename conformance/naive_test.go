@@ -22,8 +22,8 @@ import (
 	"github.com/switchyard-net/switchyard/test/netns"
 )
 
-// naive is the plainest dataplane that is right: with each change it writes all rules anew through the nft program. It shows
-// that the suite can be passed; the faults that it can be given show that the suite notices.
+// naive is the plainest dataplane that is right: with each change it writes all rules again through the nft program.
+// It shows that the suite can be passed; the faults that it can be given show that the suite notices.
 type naive struct {
 	fault     string
 	ns        *netns.NS
@@ -226,8 +226,8 @@ func (s stale) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	return flow.Forward.Protocol == unix.IPPROTO_UDP && (isNow && (!serving[src] || s.fault == "UDP flows are cut") || !isNow && wasThen && src != dst)
 }
 
-// localAddrs are without those of links, which come with each pod: all rules would be written anew while connections are made, and
-// a packet may find the old ones in one chain and the new ones in the next.
+// localAddrs leave out link-local addresses, which come with each pod. With them, all rules would be written again
+// while connections are made, and a packet might meet the old rules in one chain and the new rules in the next.
 func (n *naive) localAddrs() []netip.Addr {
 	var list []netip.Addr
 	_ = n.ns.Do(func() error {
@@ -362,7 +362,7 @@ func (g *generator) table() {
 	}
 }
 
-// port makes the chains of a port and returns those of internal and external traffic.
+// port makes the chains of a port and returns the chains of internal and external traffic.
 func (g *generator) port(s *state.Service, p *state.Port) (chains [2]string) {
 	for i, traffic := range []*state.Traffic{&p.Internal, &p.External} {
 		id := hash(s.Name, p.Name, p.Protocol, i)

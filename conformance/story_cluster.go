@@ -137,7 +137,7 @@ func (s *story) addPod(_ *testscript.TestScript, args []string) error {
 	return s.serve(nil, append([]string{pod.Name}, serve...))
 }
 
-// manyAddrs returns n addresses of each family for one pod on the node under test, those of one family first.
+// manyAddrs returns n addresses of each family for one pod on the node under test, one family after the other.
 func (s *story) manyAddrs(n int) []netip.Addr {
 	var list []netip.Addr
 	for _, cidr := range s.cluster.lab.Options().NodePodCIDRs {

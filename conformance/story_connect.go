@@ -278,7 +278,7 @@ func (s *story) check(host *topology.Host, proto state.Protocol, dst netip.AddrP
 		atOnce = 1 // two first connections at once may go to two endpoints
 	}
 	seen := map[string]int{}
-	for done := 0; done < count; { // in batches, so that a fault does not cost as many time-outs as there are connections
+	for done := 0; done < count; { // in batches, so that a fault does not cost one timeout per connection
 		batch := min(atOnce, count-done)
 		if proto != state.TCP {
 			options.SourcePort = s.freshPorts(host, batch)

@@ -20,9 +20,9 @@ func (f *faults) addr(path, s string) netip.Addr {
 	return a
 }
 
-// specialProblem returns why an address cannot be that of an endpoint or an externalIP, empty if it can, as the API server sees it
-// (pkg/apis/core/validation, ValidateNonSpecialIP). Multicast addresses beyond the link-local ones and the broadcast address, which it admits,
-// are left to package brain.
+// specialProblem returns why an address cannot be the address of an endpoint or an externalIP, empty if it can. It
+// follows the API server (pkg/apis/core/validation, ValidateNonSpecialIP). The API server admits the broadcast address
+// and most multicast addresses, and package brain handles these.
 func specialProblem(a netip.Addr) string {
 	kind := model.Special(a)
 	if a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsLinkLocalMulticast() {

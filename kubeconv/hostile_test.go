@@ -142,7 +142,7 @@ func TestNothingLargeIsKept(t *testing.T) {
 			}
 			kept = append(kept, o)
 		}
-		// Also what is reported of a fault must not hold the text that it was found in.
+		// The error must also not hold the text with the fault.
 		_, err := Service(&corev1.Service{ObjectMeta: m, Spec: corev1.ServiceSpec{ExternalIPs: []string{own[:50], own}}})
 		defer runtime.KeepAlive(err)
 	}

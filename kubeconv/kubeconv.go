@@ -1,12 +1,12 @@
 // Package kubeconv turns Kubernetes API objects into the objects of package model.
 //
-// It fills in the API server's defaults, parses addresses and checks the form of what it reads, so that nothing behind it
-// has to. It takes any input, also one that no API server would store: what is wrong is returned as one [FieldError] for
-// each fault, twenty at most, joined. What is returned shares no memory with the input.
+// It fills in the API server's defaults, parses addresses and checks the form of its input, so that later code need not
+// do so. It accepts any input, including input that no API server would store. It returns one [FieldError] for each
+// fault, twenty at most, joined. The result shares no memory with the input.
 //
-// Addresses are read as Kubernetes always did: IPv4 addresses may have leading zeros, which are decimal (010.0.0.1 is
-// 10.0.0.1), and CIDRs may have bits set after the prefix. Objects of that kind are refused by newer API servers, but live
-// on in clusters that had them. IPv4-mapped IPv6 addresses become IPv4.
+// Addresses are parsed by Kubernetes' traditional rules. IPv4 addresses may have leading zeros, which are decimal
+// (010.0.0.1 is 10.0.0.1), and CIDRs may have bits set after the prefix. Newer API servers refuse such objects, but
+// existing clusters may still have them. IPv4-mapped IPv6 addresses become IPv4.
 package kubeconv
 
 import (
@@ -51,9 +51,9 @@ func result[T model.Object](o T, err error) (model.Object, bool, error) {
 type FieldError struct {
 	// Path is the field, for example spec.ports[0].port.
 	Path string
-	// Value is what the field holds, nil if nothing; of a long text the beginning.
+	// Value is the value of the field, nil if it has none. A long text is cut to its beginning.
 	Value any
-	// Problem describes what is wrong, worded to follow the path.
+	// Problem describes the fault, worded to follow the path.
 	Problem string
 }
 

@@ -223,7 +223,7 @@ spec.externalIPs[4]: must not be a multicast address, got "ff02::5"`,
 			&discoveryv1.EndpointSlice{ObjectMeta: meta(), AddressType: "IPv4", Endpoints: []discoveryv1.Endpoint{
 				{Addresses: []string{"10.0.0.1"}}, {Addresses: []string{"127.0.0.1"}}, {Addresses: []string{"::ffff:0.0.0.0"}},
 				{Addresses: []string{"169.254.0.1"}}, {Addresses: []string{"224.0.0.1"}}, {Addresses: []string{"224.0.1.1"}},
-				{Addresses: []string{"255.255.255.255"}}, {Addresses: []string{"240.0.0.1"}}, // left to brain, as what is multicast beyond a link
+				{Addresses: []string{"255.255.255.255"}}, {Addresses: []string{"240.0.0.1"}}, // left to brain, like multicast beyond a link
 			}}, `
 endpoints[1].addresses[0]: must not be a loopback address, got "127.0.0.1"
 endpoints[2].addresses[0]: must not be unspecified, got "::ffff:0.0.0.0"
@@ -273,7 +273,8 @@ spec.podCIDR: must be a CIDR such as 10.0.0.0/8 or fd00::/8, got "x"`},
 	}
 }
 
-// FuzzService checks that no text in the place of an address or word injects faults, and that what comes out is in form.
+// FuzzService checks that no text instead of an address or word causes faults elsewhere, and that the result is valid
+// in form.
 func FuzzService(f *testing.F) {
 	f.Add("10.0.0.1", "10.0.0.0/8", "TCP", "Local", int32(80))
 	f.Add("::ffff:010.0.0.1", "::ffff:10.0.0.0/96", "udp", "", int32(-1))
@@ -326,8 +327,8 @@ func checkForm(t *testing.T, addrs []netip.Addr, prefixes []netip.Prefix) {
 	}
 }
 
-// TestCreated: the decoders of k8s.io/api turn times into the local time zone. Equal times must be equal values all the same, because
-// objects are compared as values.
+// TestCreated: the decoders of k8s.io/api convert times into the local time zone. Equal times must still be equal
+// values, because objects are compared as values.
 func TestCreated(t *testing.T) {
 	at := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 	for title, in := range map[string]metav1.Time{

@@ -14,7 +14,7 @@ import (
 // proxyNameLabel hands a Service to the proxy that it names.
 const proxyNameLabel = "service.kubernetes.io/service-proxy-name"
 
-// maxAffinitySeconds is the longest time-out that the API server accepts: one day.
+// maxAffinitySeconds is the longest timeout that the API server accepts: one day.
 const maxAffinitySeconds = 86400
 
 // Service converts a Service. Its status counts as far as load balancer addresses go.
@@ -141,7 +141,7 @@ func (f *faults) isLocal(path, policy string) bool {
 	return false
 }
 
-// affinity returns the time-out of session affinity, 0 for none.
+// affinity returns the timeout of session affinity, 0 for none.
 func (f *faults) affinity(spec *corev1.ServiceSpec) time.Duration {
 	switch spec.SessionAffinity {
 	case "", corev1.ServiceAffinityNone:

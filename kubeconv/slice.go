@@ -10,9 +10,10 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// EndpointSlice converts an EndpointSlice. Of an endpoint's addresses only the first counts: their meaning beyond it was
-// never defined. A slice of type FQDN has no endpoints, for none has an address. Ports without a name or number (nil) are
-// left out; for an object that has not been through an API server fill in the default name, "", before.
+// EndpointSlice converts an EndpointSlice. Only the first address of an endpoint counts, because the meaning of further
+// addresses was never defined. A slice of type FQDN has no endpoints, because none of them has an address. Ports
+// without a name or number (nil) are left out. For an object that has not been through an API server, fill in the
+// default name, "", first.
 func EndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, error) {
 	if s == nil {
 		return nil, errNil

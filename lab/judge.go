@@ -153,7 +153,7 @@ func (r *result) judgeSources(answers []topology.Answer, servers directory, node
 		}
 		got := a.Source.Addr()
 		fromNode := slices.Contains(nodeAddrs, got)
-		// What the node itself sends has one of its addresses in any case.
+		// Packets from the node itself always have one of its addresses.
 		if ok := fromNode == want || r.packet.From == probe.FromNode && fromNode; !ok || !fromNode && got != r.packet.Src {
 			described[a.Server] = true
 			r.surprise("%s saw the source %v; the client is %v and its address must be %s", a.Server, got, r.packet.Src,

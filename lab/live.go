@@ -25,7 +25,7 @@ type live struct {
 	// started is what is under way while there is no view yet.
 	started string
 	view    *view
-	newest  *view // while paused, what is shown again afterwards
+	newest  *view // while paused, the rounds to show afterwards
 	explain func(r *result, c probe.Client) (string, error)
 
 	top       int // first line of the body on the screen

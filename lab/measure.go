@@ -46,8 +46,8 @@ func (s *stage) measure(ctx context.Context, calls []call, servers directory) []
 	return results
 }
 
-// connect makes the connections of one call. The first that does not come to what is expected ends it: it may have cost a
-// time-out, and is sufficient.
+// connect makes the connections of one call. The first unexpected result ends the call: it may have cost a timeout,
+// and one is enough.
 func (s *stage) connect(ctx context.Context, c call) []topology.Answer {
 	var answers []topology.Answer
 	try := func(n int, want topology.Outcome, timeout time.Duration) (ok bool) {

@@ -16,8 +16,8 @@ import (
 // maxListed is how many addresses of one name are listed.
 const maxListed = 6
 
-// namesWithoutIP are the answers of the node-local DNS about Services that no connection is routed for: the addresses of a headless one, and the
-// name that one of type ExternalName stands for.
+// namesWithoutIP are the answers of the node-local DNS about Services without routed connections: the addresses of a
+// headless Service, and the name of an ExternalName Service.
 func namesWithoutIP(world *oracle.World) []string {
 	var lines []string
 	for _, svc := range slices.SortedFunc(slices.Values(world.Services), func(a, b *model.Service) int { return a.Name.Compare(b.Name) }) {

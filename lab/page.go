@@ -18,7 +18,7 @@ import (
 	"github.com/switchyard-net/switchyard/test/probe"
 )
 
-// address is that of the page, empty if there is none.
+// address is the address of the page, empty if there is none.
 func (o *Options) address() string {
 	if o.Page == nil {
 		return ""

@@ -21,7 +21,8 @@ func (p palette) warn(s string) string  { return p.sgr("33", s) }
 func (p palette) bad(s string) string   { return p.sgr("31;1", s) }
 func (p palette) quiet(s string) string { return p.sgr("35", s) }
 
-// chosen marks a line, or begins it with > where there are no colours. What has colours of its own keeps them: reversed, all bars are black.
+// chosen marks a line, or begins it with > where there are no colours. Text with its own colours keeps them:
+// reversed, all bars are black.
 func (p palette) chosen(s string) string {
 	if !p.colour {
 		return ">" + strings.TrimPrefix(s, " ")

@@ -13,7 +13,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/plaintext"
 )
 
-// Formats are those that a round can be reported in beside the table.
+// Formats are the formats in which a round can be reported in addition to the table.
 var Formats = []string{"json", "junit"}
 
 // jsonReport is a round for programs.

@@ -33,8 +33,8 @@ type Options struct {
 	Inputs *inputs.Set
 	// Format is what [Once] prints: a table if it is empty, else one of [Formats].
 	Format string
-	// Dataplane makes the dataplane of the calling thread's network namespace, which is that of the node under test in l. It must
-	// be usable from any thread afterwards. Required.
+	// Dataplane makes the dataplane of the calling thread's network namespace, which is the namespace of the node
+	// under test in l. It must be usable from any thread afterwards. Required.
 	Dataplane func(l *topology.Lab) (Dataplane, error)
 	// Relays says that the dataplane connects to endpoints of TCP and UDP itself, so that they see the node's address.
 	Relays bool

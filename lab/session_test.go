@@ -111,7 +111,7 @@ func TestWrongDataplanesAreFound(t *testing.T) {
 		bend func(*state.Port)
 		want string
 	}{
-		// Only the node's own pods answer such a connection: those of the other node answer the client directly.
+		// Only the node's own pods answer such a connection: pods of the other node answer the client directly.
 		"keeps all sources": {func(p *state.Port) {
 			p.Internal.Masquerade = state.MasqueradeNever
 			remote := func(e state.Endpoint) bool { return !e.Local }
@@ -138,7 +138,7 @@ func TestWrongDataplanesAreFound(t *testing.T) {
 		// The other node's pods answer the client directly, and not as the service: nothing arrives.
 		"ignores local policy": {func(p *state.Port) { p.External.Outside = p.External.Inside }, "timed out, want answered"},
 	}
-	// A part of the example is enough: each wrong connection costs a time-out.
+	// A part of the example is enough: each wrong connection costs a timeout.
 	part := t.TempDir()
 	for _, name := range []string{"storefront.yaml", "cart.yaml", "newsletter.yaml"} {
 		text, err := os.ReadFile(filepath.Join(shop, name))

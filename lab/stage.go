@@ -104,8 +104,8 @@ func (s *stage) host(c probe.Client) *topology.Host {
 	return s.lab.Client()
 }
 
-// apply makes the lab run the cluster's pods, and servers for endpoints that are not pods, and returns which server is where. What is
-// the same as before keeps running. Errors name what could not be started.
+// apply makes the lab run the cluster's pods, and servers for endpoints that are not pods, and returns which server
+// is where. Unchanged pods and servers keep running. Errors name what could not be started.
 func (s *stage) apply(c *minicluster.Cluster) (directory, error) {
 	var errs []error
 	wanted := make(map[string]minicluster.Pod)
@@ -196,8 +196,9 @@ func distinct(ports []minicluster.ContainerPort) []minicluster.ContainerPort {
 	return list
 }
 
-// serveOutside runs servers for the endpoints of slices that were written by hand: on the node that has the address, and on
-// the client, which stands for the rest of the world, for all other addresses. It adds them to servers.
+// serveOutside runs servers for the endpoints of slices that were written by hand. They run on the node that has the
+// address, and for all other addresses on the client, which stands for the rest of the world. It adds them to
+// servers.
 func (s *stage) serveOutside(all []*discoveryv1.EndpointSlice, servers directory) error {
 	var errs []error
 	wanted := make(map[endpointKey]outsideServer)

@@ -82,7 +82,7 @@ type table struct {
 	width int
 }
 
-// columns are the widths of the columns. That of the answers gets what the others leave.
+// columns are the widths of the columns. The answers' column gets the width that the others leave.
 type columns struct {
 	kind, proto, addr, from, source, p50, answers int
 	// stacked puts frontends on lines of their own, because the terminal is too narrow for all columns.
@@ -315,7 +315,7 @@ func (o *row) latency() string {
 const (
 	// barWidth is the width of the bar that shows the distribution.
 	barWidth = 12
-	// minLegend is the least room that a legend needs beside it.
+	// minLegend is the least room that the legend needs next to the table.
 	minLegend = 14
 )
 

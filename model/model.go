@@ -1,10 +1,10 @@
-// Package model holds the cluster objects that decide what a node routes, as small plain values.
+// Package model holds the cluster objects that decide the routing of a node, as small plain values.
 //
-// They are Kubernetes' Service, EndpointSlice, Node, Namespace and ServiceCIDR, reduced to the fields that have a meaning
-// for a service proxy, with addresses parsed. Values are validated for form only (an address is an address); what they mean
-// is decided by package brain. An object that has been handed over must not be modified.
+// The objects are Kubernetes' Service, EndpointSlice, Node, Namespace and ServiceCIDR. They have only the fields that
+// matter to a service proxy, with addresses parsed. Values are validated for form only (an address is an address).
+// Package brain decides their meaning. An object must not be modified once it has been handed over.
 //
-// A [Source] delivers objects to the store, and nothing else: it does not decide what they mean.
+// A [Source] only delivers objects to the store. It does not decide their meaning.
 package model
 
 import (
@@ -85,7 +85,7 @@ type Service struct {
 	// InternalLocal is internalTrafficPolicy: Local, ExternalLocal is externalTrafficPolicy: Local.
 	InternalLocal bool
 	ExternalLocal bool
-	// Affinity is the time-out of sessionAffinity: ClientIP, 0 for no affinity.
+	// Affinity is the timeout of sessionAffinity: ClientIP, 0 for no affinity.
 	Affinity            time.Duration
 	HealthCheckNodePort uint16
 	// ExternalName is spec.externalName of a Service of that type.
@@ -128,11 +128,11 @@ type EndpointSlice struct {
 	// Ports whose name or number was absent or 0 are left out: they join with nothing.
 	Ports     []EndpointPort
 	Endpoints []Endpoint
-	// Hostnames are those of Endpoints, one for each, empty where there is none. It is nil if no endpoint has one, as in most slices,
-	// so that endpoints do not have to have room for it.
+	// Hostnames are the hostnames of Endpoints, one for each, empty where an endpoint has none. It is nil if no
+	// endpoint has one, as in most slices. A separate list saves the memory for a hostname in each endpoint.
 	Hostnames []string
-	// TriggerTime is when what led to the slice's latest change happened in the cluster (annotation
-	// endpoints.kubernetes.io/last-change-trigger-time), zero if that is not known. It measures programming latency.
+	// TriggerTime is the time of the event in the cluster that led to the slice's latest change, zero if unknown
+	// (annotation endpoints.kubernetes.io/last-change-trigger-time). It measures programming latency.
 	TriggerTime time.Time
 }
 
@@ -168,7 +168,7 @@ type Node struct {
 	Zone string
 	// Addresses are the node's internal addresses, then its external ones, in the object's order.
 	Addresses []netip.Addr
-	// Internal is how many of Addresses are internal. It is 0, too, where that is not known.
+	// Internal is the number of internal addresses in Addresses. It is also 0 if that is unknown.
 	Internal int
 	PodCIDRs []netip.Prefix
 }

@@ -22,11 +22,11 @@ type Sink interface {
 	Complete()
 }
 
-// What follows is optional: a [Source] that implements it is asked by package node.
+// The interfaces below are optional: package node uses them if a [Source] implements them.
 
-// WithProblems is a Source that knows why it may not deliver what it should.
+// WithProblems is a Source that knows why objects may be missing.
 type WithProblems interface {
-	// Problems returns what is wrong now. It may be called concurrently with Run, and must not block.
+	// Problems returns the current problems. It may be called concurrently with Run, and must not block.
 	Problems() []error
 }
 
@@ -50,11 +50,11 @@ type WithEvents interface {
 	Report(ctx context.Context, e Event) error
 }
 
-// Event is reported to operators through the API server. Its fields are those of events.k8s.io/v1.
+// Event is reported to operators through the API server. Its fields are the fields of events.k8s.io/v1.
 type Event struct {
-	// Kind, Namespace and Name say what it is about: a Node (without a namespace) or a Service.
+	// Kind, Namespace and Name identify its object: a Node (without a namespace) or a Service.
 	Kind, Namespace, Name string
-	// Reason is a word for machines, such as Starting; Action says what was being done; Note is for people.
+	// Reason is a word for machines, such as Starting; Action names the operation; Note is for people.
 	Reason, Action, Note string
 	// Warning is set if it is not as it should be.
 	Warning bool

@@ -247,7 +247,7 @@ func (n *Node) addLastKnown(p *pipeline, c *config.Config) {
 	}
 	o := lastknown.Options{Sink: p.sink, Node: p.origin.node, Needs: nodeNeeds(c), Logger: n.log, OnProblem: n.reportNode}
 	if old := n.pipeline.Load(); old != nil && old.origin.node == p.origin.node {
-		o.Former = old.nodes
+		o.Previous = old.nodes
 	}
 	p.nodes = lastknown.New(o)
 	p.sink = p.nodes

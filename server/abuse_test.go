@@ -75,7 +75,7 @@ func heap() int {
 	return int(m.HeapInuse + m.StackInuse)
 }
 
-// TestDeafClients ask for a large state and never read. Each costs no more than a little, however large the state is.
+// TestDeafClients: clients request a large state and never read. Each costs only a little, for any size of the state.
 func TestDeafClients(t *testing.T) {
 	w := newWorld(t, nil)
 	w.sink.Update(services(3000, 20), nil)

@@ -80,7 +80,8 @@ func TestConnectionsAge(t *testing.T) {
 	})
 }
 
-// TestOtherClientsAge: calls of clients that know nothing of it end well, too, and connections that clients do not leave are closed.
+// TestOtherClientsAge: calls of clients that do not support aging also end with OK, and connections that clients do not
+// leave are closed.
 func TestOtherClientsAge(t *testing.T) {
 	bubble(t, func(o *server.Options) { o.MaxAge = 10 * time.Minute }, func(t *testing.T, w *world) {
 		w.sink.Update(services(2000, 5), nil)
@@ -126,7 +127,7 @@ func TestOtherClientsAge(t *testing.T) {
 	})
 }
 
-// TestNoAge: connections in plain, and those of a server that does not want it, last.
+// TestNoAge: plain connections last, and so do connections of a server without an age limit.
 func TestNoAge(t *testing.T) {
 	bubble(t, func(o *server.Options) { o.MaxAge = -1 }, func(t *testing.T, w *world) {
 		w.sink.Complete()

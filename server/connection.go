@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// connection is one that was accepted. gRPC closes some connections before they are its own, without what a handshake has put around
-// them: so what has to end with a connection is known here.
+// connection is an accepted connection. gRPC closes some connections itself before it serves them, without the wrappers
+// that the handshake has added. So the cleanup at the end of a connection happens here.
 type connection struct {
 	net.Conn // counts in the rooms
 

@@ -70,7 +70,7 @@ func (e *endpoints) Next(f *localnetv1.NextFilter, stream grpc.ServerStreamingSe
 	return nil
 }
 
-// feedError is what a client gets when the feed of its node fails, or ctx has ended.
+// feedError is the client's error when the feed of its node fails, or ctx has ended.
 func feedError(ctx context.Context, node string, err error) error {
 	if ctx.Err() != nil {
 		return cause(ctx)

@@ -61,8 +61,8 @@ func TestCertificatesExpireOnOpenStreams(t *testing.T) {
 	})
 }
 
-// TestAuthoritiesChangeOnOpenStreams: those that no longer vouch for a client end its connections, and those that are added, or
-// vouch for it anew, do not.
+// TestAuthoritiesChangeOnOpenStreams: an authority that no longer vouches for a client ends its connections. An
+// authority that is added, or vouches for it again, does not.
 func TestAuthoritiesChangeOnOpenStreams(t *testing.T) {
 	var log strings.Builder
 	bubble(t, func(o *server.Options) { o.MaxAge, o.Logger = -1, slog.New(slog.NewTextHandler(&log, nil)) }, func(t *testing.T, w *world) {

@@ -12,14 +12,14 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// After a restart thousands of clients shake hands at once. If all of these were computed side by side, each would take as long as
-// all together, which may be longer than clients wait: they would give up, come back, and never get anywhere. So as many are
-// computed at a time as there are processors, the newest first: if there are more than can be served, those that fail are
-// those that have waited for longest, and whose clients are about to give up.
+// After a restart thousands of clients start handshakes at once. If all ran concurrently, each would take as long as
+// all together. Clients would time out, reconnect, and never succeed. So the server computes as many handshakes at a
+// time as it has processors, the newest first. Under overload, the handshakes that fail are the oldest ones, whose
+// clients are about to give up.
 
 var errHandshakes = errors.New("the server was busy with other clients' handshakes for too long")
 
-// turns are what handshakes wait for.
+// turns limits the concurrent handshakes.
 type turns struct {
 	mu      sync.Mutex // guards all below
 	free    int
@@ -65,7 +65,7 @@ func (t *turns) leave() {
 	close(t.waiting.Remove(newest).(chan struct{}))
 }
 
-// handshakes are those of one listener.
+// handshakes are the handshakes of one listener.
 type handshakes struct {
 	credentials.TransportCredentials
 	turns turns
@@ -85,7 +85,7 @@ func newHandshakes(current func() *tls.Config) *handshakes {
 	return &handshakes{TransportCredentials: credentials.NewTLS(config), turns: turns{free: runtime.GOMAXPROCS(0)}}
 }
 
-// shake shakes hands with a client. It returns the configuration that it has done it by, too.
+// shake performs the handshake with a client. It also returns the configuration that it used.
 func (h *handshakes) shake(raw net.Conn) (net.Conn, credentials.AuthInfo, *tls.Config, error) {
 	one := &handshake{Conn: raw, turns: &h.turns}
 	defer one.end()
@@ -93,8 +93,8 @@ func (h *handshakes) shake(raw net.Conn) (net.Conn, credentials.AuthInfo, *tls.C
 	return conn, info, one.config, err
 }
 
-// handshake is a connection with its turn, which lasts from the client's first message until the client has to answer: no client
-// can make it last.
+// handshake is a connection with its turn. The turn lasts from the client's first message until the server waits for
+// the client, so that no client can prolong it.
 type handshake struct {
 	net.Conn
 	turns  *turns

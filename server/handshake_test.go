@@ -41,8 +41,8 @@ func (s *shaking) issue(t *testing.T) tls.Certificate {
 	return pair
 }
 
-// client has a client connect, over a connection that may be changed for it, and returns a channel that gets what the server says
-// to its handshake.
+// client connects a client, over a connection that may be changed for it, and returns a channel with the server's
+// response to its handshake.
 func (s *shaking) client(t *testing.T, change func(net.Conn) net.Conn) <-chan error {
 	here, there := connected(t)
 	done := make(chan error, 1)

@@ -137,7 +137,8 @@ var rudeness = map[string]func(c *rawClient, round uint32) error{
 	},
 }
 
-// TestRudeness: whatever a client does without end, it takes little memory, and a polite one gets its updates meanwhile.
+// TestRudeness: anything that a client repeats without end takes little memory, and a well-behaved client gets its
+// updates during that time.
 func TestRudeness(t *testing.T) {
 	w := newWorld(t, nil)
 	w.sink.Update(services(50, 5), nil)

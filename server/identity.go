@@ -23,11 +23,12 @@ import (
 // they cannot take it from those that are. Root and the user of this process have some places that nobody else can take.
 type rooms struct{ clients, reserved, strangers *connlimit.Pool }
 
-// reservedPlaces is how many connections over unix sockets root and the user of this process have beside those of clients: enough for
-// the node's dataplane and for people who look at it.
+// reservedPlaces is how many connections over unix sockets are reserved for root and the user of this process, in
+// addition to the clients' connections. It is enough for the node's dataplane and for people who inspect it.
 const reservedPlaces = 8
 
-// shareOf is how many connections one address may have of so many clients', and how many there may be beside theirs.
+// shareOf returns how many of the clients' connections one address may have, and how many strangers may connect in
+// addition.
 func shareOf(clients int) int { return max(clients/4, min(4*clients, minShare)) }
 
 // ClientsOf returns the largest [Options.MaxClients], at least 1, with which a listener has so many connections at most.
@@ -43,7 +44,7 @@ func (s *Server) rooms(listener string) rooms {
 	return rooms{
 		clients:  whole.Part(connlimit.Options{Name: listener, Max: s.o.MaxClients, PerClient: share, Logger: s.log}),
 		reserved: whole.Part(connlimit.Options{Name: listener + ", reserved for root", Max: reservedPlaces, Logger: s.log}),
-		// A new one takes the place of one that waits already: who fills it keeps nobody else waiting.
+		// A new stranger replaces a waiting one, so that waiting strangers cannot block new ones.
 		strangers: whole.Part(connlimit.Options{Name: listener + ", before a certificate", Max: share, Replace: true, Logger: s.log}),
 	}
 }
@@ -69,7 +70,7 @@ func (v *listening) credentials() credentials.TransportCredentials {
 	return identifying{insecure.NewCredentials(), v}
 }
 
-// handshake is that of TLS, if the listener has it.
+// handshake is the TLS handshake, if the listener has TLS.
 func (c identifying) handshake(raw *connection) (net.Conn, credentials.AuthInfo, error) {
 	files := c.v.files
 	if files == nil {
@@ -89,7 +90,7 @@ func verifyClient(c *tls.Config) x509.VerifyOptions {
 	return x509.VerifyOptions{Roots: c.ClientCAs, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 }
 
-// identity is what is known of a connection, for its calls.
+// identity has the known facts about a connection, for its calls.
 type identity struct {
 	credentials.AuthInfo
 	caller
@@ -98,8 +99,8 @@ type identity struct {
 	conn  *connection
 }
 
-// ServerHandshake implements [credentials.TransportCredentials]. A connection of a client that may call nothing is answered for as long as a
-// handshake may take, so that the reason is read, and then closed.
+// ServerHandshake implements [credentials.TransportCredentials]. A connection of a client without any permission is
+// answered for the duration of a handshake, so that the client can read the reason, and then closed.
 func (c identifying) ServerHandshake(accepted net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	v, raw := c.v, accepted.(*connection)
 	conn, info, err := c.handshake(raw)
@@ -146,7 +147,7 @@ func (c identifying) Clone() credentials.TransportCredentials {
 	return identifying{c.TransportCredentials.Clone(), c.v}
 }
 
-// identityOf returns what is known of the connection of a call.
+// identityOf returns the identity of a call's connection.
 func identityOf(ctx context.Context) identity {
 	if p, ok := peer.FromContext(ctx); ok {
 		if id, ok := p.AuthInfo.(identity); ok {

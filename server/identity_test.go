@@ -78,8 +78,8 @@ func (g *gate) node(from string) *grpc.ClientConn {
 	return g.client(from, "system:node:"+nodeName, "system:nodes")
 }
 
-// TestNodesConnectDuringAFlood: silent connections from many addresses, without end, take no more than their room, and a node that
-// connects meanwhile is served.
+// TestNodesConnectDuringAFlood: an endless flood of silent connections from many addresses takes only its own room. A
+// node that connects during the flood is served.
 func TestNodesConnectDuringAFlood(t *testing.T) {
 	bubble(t, func(o *server.Options) { o.MaxClients = 400 }, func(t *testing.T, w *world) {
 		w.sink.Complete()

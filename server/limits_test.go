@@ -45,7 +45,7 @@ func kubeSlice(s *corev1.Service, part, endpoints int) *discoveryv1.EndpointSlic
 	return slice
 }
 
-// convert makes objects of the model of those of the API.
+// convert converts objects of the API into objects of the model.
 func convert(t *testing.T, list ...any) (objects []model.Object) {
 	t.Helper()
 	for _, in := range list {
@@ -58,7 +58,7 @@ func convert(t *testing.T, list ...any) (objects []model.Object) {
 	return objects
 }
 
-// dataplane follows a world as a client of the library does, and has what it shows looked at.
+// dataplane follows a world as a client of the library, and has its state checked.
 func dataplane(t *testing.T, w *world) (changes <-chan *client.Change) {
 	t.Helper()
 	to := make(chan *client.Change)
@@ -104,8 +104,8 @@ func shows(t *testing.T, changes <-chan *client.Change) map[string]*localnetv1.S
 	}
 }
 
-// TestLargeObjects takes objects at and over the limits of Kubernetes all the way from the API to a dataplane. Beside each is an
-// ordinary service, which works.
+// TestLargeObjects sends objects at and over the limits of Kubernetes from the API to a dataplane. An ordinary service
+// next to each of them works.
 func TestLargeObjects(t *testing.T) {
 	for _, c := range []struct {
 		name                     string
@@ -150,7 +150,7 @@ func TestLargeObjects(t *testing.T) {
 	}
 }
 
-// TestHundredThousandServices measures what they cost, from the model to the dataplane, all in this process.
+// TestHundredThousandServices measures their cost, from the model to the dataplane, all in this process.
 func TestHundredThousandServices(t *testing.T) {
 	n := 100_000
 	if raceEnabled || testing.Short() {

@@ -21,7 +21,7 @@ import (
 type Address struct {
 	// Network is "unix", "npipe" or "tcp".
 	Network string
-	// Path is that of the unix socket, absolute, or of the named pipe.
+	// Path is the absolute path of the unix socket, or the path of the named pipe.
 	Path string
 	// TCP is an IP address and port.
 	TCP netip.AddrPort
@@ -90,14 +90,15 @@ func Listen(ctx context.Context, a Address, mode fs.FileMode, t *TLS) (net.Liste
 var errExposed = errors.New("other machines can reach this address, and there are no certificates; " +
 	"choose a loopback address or a unix socket, or configure TLS")
 
-// ListenUnix listens on a unix socket with the permissions mode, 0 for 0600, whatever the process's umask is. The socket has
-// them from the moment that it is there. Its directory is made, with permissions 0755, if it is missing. The path may have 107
-// bytes.
+// ListenUnix listens on a unix socket with the permissions mode, 0 for 0600, regardless of the process's umask. The
+// socket has them from the moment of its creation. ListenUnix creates its directory, with permissions 0755, if it is
+// missing. The path may have 107 bytes.
 //
-// A socket that a dead process has left behind is replaced. One that is served, and anything that is no socket, is an error.
-// Closing the listener removes the socket. Of several that begin to listen on one path in the same instant, one succeeds, and the
-// others get an error; they agree by a lock on the file path.lock, which is there only meanwhile. (On Windows, Solaris and AIX,
-// where there is no such lock, more than one may succeed, and only the last one is reached.)
+// A socket that a dead process has left is replaced. A served socket, and any file that is not a socket, is an error.
+// Closing the listener removes the socket. If several callers begin to listen on one path at the same instant, one
+// succeeds, and the others get an error. They use a lock on the file path.lock, which exists only while they begin.
+// Windows, Solaris and AIX have no such lock. There, more than one caller may succeed, and only the last one is
+// reachable.
 func ListenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	l, err := listenUnix(path, cmp.Or(mode, 0o600))
 	if err != nil {
@@ -106,7 +107,7 @@ func ListenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	return l, nil
 }
 
-// maxPath is how long a path to bind a unix socket at may be on Linux, which has 108 bytes for it with the 0 at its end.
+// maxPath limits the path of a unix socket on Linux, which has 108 bytes for it including the 0 at its end.
 const maxPath = 107
 
 func listenUnix(path string, mode fs.FileMode) (net.Listener, error) {
@@ -164,7 +165,7 @@ func bind(dir, name string) (*net.UnixListener, error) {
 	return net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
 }
 
-// replaceable describes why what is at path must not be replaced, if so.
+// replaceable returns why the file at path must not be replaced, nil if it may be.
 func replaceable(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

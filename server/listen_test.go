@@ -14,7 +14,7 @@ import (
 
 func TestParseAddress(t *testing.T) {
 	for _, c := range []struct {
-		in, out string // out is empty for what is refused
+		in, out string // out is empty if the input is refused
 		exposed bool
 	}{
 		{"unix:///run/switchyard/api.sock", "unix:///run/switchyard/api.sock", false},
@@ -152,8 +152,8 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// TestOneOfMany: of servers that begin at the same moment on one path, one serves and all others report it, whether the path is free or
-// a dead process has left its socket there.
+// TestOneOfMany: if several servers begin at the same moment on one path, one serves and all others report it. This
+// holds for a free path and for the socket of a dead process.
 func TestOneOfMany(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	for round := range 50 {
@@ -221,7 +221,7 @@ func TestLockOfTheDead(t *testing.T) {
 	}
 }
 
-// TestLongPaths: all paths that a client can connect to can be listened on, and of longer ones it is reported what is wrong.
+// TestLongPaths: every path that a client can connect to can be listened on. Longer paths get an error with the reason.
 func TestLongPaths(t *testing.T) {
 	dir, err := os.MkdirTemp("", "s")
 	if err != nil {

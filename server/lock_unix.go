@@ -14,8 +14,9 @@ import (
 // lockTimeout is how long another process may take to begin to listen. It takes one that is not stopped milliseconds.
 const lockTimeout = 5 * time.Second
 
-// lock keeps other processes, and other callers in this one, from beginning to listen at path until unlock is called. The
-// owner of the lock's file may take it; it is removed in the end. That of a process that died is free.
+// lock keeps other processes, and other callers in this one, from beginning to listen at path until unlock is called.
+// Only the owner of the lock's file may take the lock. The file is removed in the end. The lock of a dead process is
+// free.
 func lock(path string) (unlock func(), err error) {
 	name := path + ".lock"
 	for begun := time.Now(); ; time.Sleep(5 * time.Millisecond) {

@@ -25,7 +25,7 @@ import (
 	"github.com/switchyard-net/switchyard/server"
 )
 
-// The clients of the tests here are in a process of their own, so that what they need is not taken for the server's. It is this
+// The clients of these tests run in a separate process, so that their memory does not count as the server's. It is this
 // test binary with these variables, for the socket and the number of clients.
 const (
 	envSocket  = "SWITCHYARD_TEST_CLIENTS_SOCKET"
@@ -51,8 +51,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// watchers watches with n clients, each on its own connection. It writes a line when all have the first update and have asked
-// for another, and a line after each further update that all have got, until its input ends.
+// watchers watches with n clients, each on its own connection. It writes a line when all clients have the first update
+// and have requested another, and a line after each further update that all have received. It ends with its input.
 func watchers(socket string, n int) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -189,7 +189,7 @@ func memory(t testing.TB) (inUse, resident int) {
 	return int(m.HeapInuse + m.StackInuse), pages * os.Getpagesize()
 }
 
-// BenchmarkIdleClients: what a watching client that waits for a change costs the server.
+// BenchmarkIdleClients measures the server's cost of a watching client that waits for a change.
 func BenchmarkIdleClients(b *testing.B) {
 	for _, n := range []int{1000, 5000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {

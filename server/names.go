@@ -15,7 +15,7 @@ func (e *endpoints) NextNames(r *localnetv1.NextNamesRequest, stream grpc.Server
 	if e.o.Names == nil {
 		return status.Error(codes.Unimplemented, "this server does not serve names; start it with --names, or set api.names")
 	}
-	// Now the client knows that it is connected, however long nothing changes.
+	// Now the client knows that it is connected, even if nothing changes for a long time.
 	if err := stream.SendHeader(nil); err != nil {
 		return err
 	}

@@ -5,8 +5,9 @@ import (
 	"sync"
 )
 
-// newest lets each holder have a few things open, and ends the oldest one for one too many: those whose other end has vanished, or
-// that somebody else has opened in the holder's name, do not keep the holder out.
+// newest lets each holder have a few things open, and ends the oldest one if a holder opens one too many. So
+// connections that have lost their client, or that another program opened in the holder's name, do not lock the holder
+// out.
 type newest struct {
 	most int
 	mu   sync.Mutex

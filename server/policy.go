@@ -9,15 +9,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// What certificates say.
+// The names in certificates.
 const (
 	nodePrefix = "system:node:"      // of a common name
 	nodes      = "system:nodes"      // an organisation
 	relays     = "switchyard:relays" // an organisation
 )
 
-// A node has both, as the node authorizer of Kubernetes demands it: an authority that signs any common name for users who ask
-// does not thereby make them nodes. See NewDefaultNodeIdentifier in k8s.io/kubernetes/pkg/auth/nodeidentifier.
+// A node has both, as the node authorizer of Kubernetes demands. An authority that signs any common name for users who
+// ask does not make them nodes. See NewDefaultNodeIdentifier in k8s.io/kubernetes/pkg/auth/nodeidentifier.
 
 // open are the services that nodes may use.
 var open = []string{"switchyard.localnet.v1.Endpoints", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"}
@@ -50,7 +50,8 @@ func certified(state tls.ConnectionState) caller {
 // isSomebody reports whether there is anything that c may call.
 func (c caller) isSomebody() bool { return c.denied == nil && (c.trusted || c.relay || c.node != "") }
 
-// mayCall reports whether a method, "/package.Service/Method", may be called at all, by an error that names what is missing.
+// mayCall returns an error if a method, "/package.Service/Method", may not be called at all. The error names the
+// missing permission.
 func (c caller) mayCall(method string) error {
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	switch {
@@ -67,7 +68,8 @@ func (c caller) mayCall(method string) error {
 	return nil
 }
 
-// nodeFor returns the node whose state c gets when it asks for one, which may be empty. byDefault is that of the server, if any.
+// nodeFor returns the node whose state c gets when it asks for one, which may be empty. byDefault is the node of the
+// server, if any.
 func (c caller) nodeFor(asked, byDefault string) (string, error) {
 	switch {
 	case asked == "" && c.node != "":

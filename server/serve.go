@@ -29,14 +29,15 @@ const (
 	drainTimeout = 2 * time.Second
 	// window is how much a client may send on a stream before it is read; setting it turns off its growth.
 	window = 64 << 10
-	// writeBuffer is what is collected for one write: as much as a record of TLS takes. Each connection has one while it is written to.
+	// writeBuffer is the size of one write, and equals a record of TLS. Each connection has one buffer while it is
+	// written to.
 	writeBuffer = 16 << 10
 	// maxRequest is the largest request: a status with a hundred services and reasons.
 	maxRequest = 128 << 10
 	// maxStreams is how many requests a connection may have under way.
 	maxStreams = 32
-	// maxPerNode is how many connections a node may have with its certificate, and how many streams on all of them together: more than
-	// it has dataplanes, and some whose end was not noticed yet.
+	// maxPerNode limits the connections with a node's certificate, and the streams on all of them together. It exceeds
+	// the number of the node's dataplanes, and leaves room for some connections whose end was not noticed yet.
 	maxPerNode = 8
 	// connectTimeout is for the handshakes of TLS and HTTP/2.
 	connectTimeout = 10 * time.Second
@@ -66,7 +67,7 @@ type listening struct {
 	files      *tlsfiles.Config // nil if it is served in plain
 	handshakes *handshakes      // likewise
 	rooms      rooms
-	receivers  sync.WaitGroup // goroutines beside the handlers
+	receivers  sync.WaitGroup // goroutines other than the handlers
 }
 
 func (s *Server) serve(caller context.Context, l net.Listener, t *TLS) error {

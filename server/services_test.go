@@ -73,7 +73,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestReflection reports what the server serves.
+// TestReflection checks the list of services that the server serves.
 func TestReflection(t *testing.T) {
 	stream, err := reflectionv1.NewServerReflectionClient(newWorld(t, nil).dial()).ServerReflectionInfo(soon(t))
 	if err != nil {

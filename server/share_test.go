@@ -2,7 +2,7 @@ package server
 
 import "testing"
 
-// TestClientsOf: a listener has no more connections than it should, and might not have one more client.
+// TestClientsOf: a listener has no more connections than permitted, and one more client would exceed that.
 func TestClientsOf(t *testing.T) {
 	for connections := 5 + reservedPlaces; connections < 20_000; connections++ {
 		n := ClientsOf(connections)

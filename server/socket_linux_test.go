@@ -15,7 +15,7 @@ import (
 	"github.com/switchyard-net/switchyard/server"
 )
 
-// reachable returns a copy of this test binary beside a socket, where other users can reach it.
+// reachable returns a copy of this test binary next to a socket, where other users can reach it.
 func reachable(t *testing.T, socket string) (path string) {
 	t.Helper()
 	path = filepath.Join(filepath.Dir(socket), "self")
@@ -29,7 +29,8 @@ func reachable(t *testing.T, socket string) (path string) {
 	return path
 }
 
-// connectAs has a process of another user watch at a socket, and returns what it says: "all" when it has the state, or an error.
+// connectAs makes a process of another user watch at a socket, and returns its output: "all" when it has the state, or
+// an error.
 func connectAs(t *testing.T, user uint32, socket string) string {
 	t.Helper()
 	cmd := exec.Command(reachable(t, socket))

@@ -20,7 +20,8 @@ import (
 const (
 	// partSize is about how large a part of an update is: little to keep for a slow client, and enough for a fast one.
 	partSize = 64 << 10
-	// maxName and maxReason are how many bytes are kept of what clients say. Names of Services and namespaces have no more.
+	// maxName and maxReason limit the bytes that are kept of clients' texts. Names of Services and namespaces are not
+	// longer.
 	maxName, maxReason = 63, 256
 	// maxFailed is how many failed services a status may name, and maxKept how many of them are kept.
 	maxFailed, maxKept = 100, 10
@@ -45,7 +46,7 @@ type watch struct {
 	asked atomic.Bool // and not yet answered
 }
 
-// subscription is what a client has asked for with its first request.
+// subscription is the first request of a client.
 type subscription struct {
 	feed  state.Feed
 	after state.Revision
@@ -77,8 +78,8 @@ func (e *endpoints) Watch(stream watchStream) error {
 	}
 }
 
-// header sends the header as soon as there is a state to follow, and not before: clients that get none go elsewhere, and those
-// that get one stay, also while there is nothing to send for long.
+// header sends the header once a state exists, and not before. Clients without a header try another server, and clients
+// with a header stay, even if no update follows for a long time.
 func (w *watch) header(sub subscription) error {
 	switch {
 	case sub.after != 0: // it is of this server, which has had a state then
@@ -98,7 +99,7 @@ func (w *watch) header(sub subscription) error {
 	return w.stream.SendHeader(nil)
 }
 
-// send sends an update whenever one is wanted.
+// send sends an update whenever the client requests one.
 func (w *watch) send(sub subscription) error {
 	var node *state.Node // that the client has
 	for {
@@ -135,7 +136,8 @@ func (w *watch) send(sub subscription) error {
 	}
 }
 
-// receive reads requests until there are no more. It leaves the first one to the handler, and so takes half of the stack.
+// receive reads requests until the stream ends. It passes the first one to the handler, which halves the stack of this
+// goroutine.
 func (w *watch) receive() {
 	m, err := w.stream.Recv()
 	switch {
@@ -194,7 +196,7 @@ func (w *watch) subscribe(first *localnetv1.WatchRequest) (sub subscription, err
 	return subscription{feed, w.known(protoconv.ParsePosition(m.GetResume())), first.GetReady()}, err
 }
 
-// take does what a request asks for beside a subscription.
+// take handles all parts of a request other than the subscription.
 func (w *watch) take(m *localnetv1.WatchRequest) error {
 	if s := m.GetStatus(); s != nil {
 		if n := len(s.GetFailed()); n > maxFailed {
@@ -205,7 +207,7 @@ func (w *watch) take(m *localnetv1.WatchRequest) error {
 		}
 	}
 	if m.GetReady() && w.asked.CompareAndSwap(false, true) {
-		w.ready <- struct{}{} // There is room: what was asked before has been answered, so it has been taken.
+		w.ready <- struct{}{} // There is room: the previous request has been answered, so it has been taken.
 	}
 	return nil
 }

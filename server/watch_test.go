@@ -130,7 +130,7 @@ func bubble(t *testing.T, change func(*server.Options), story func(*testing.T, *
 	})
 }
 
-// TestWatchIsPaced: nothing is sent that was not asked for, and what changes meanwhile is merged.
+// TestWatchIsPaced: the server sends nothing without a request, and merges the changes between requests.
 func TestWatchIsPaced(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, w *world) {
 		c := watch(t, t.Context(), w.client(), subscribe)
@@ -229,7 +229,7 @@ func TestWatchSplitsLargeUpdates(t *testing.T) {
 	}
 }
 
-// TestWatchRefuses what the protocol does not allow, and reports why.
+// TestWatchRefuses checks that violations of the protocol are refused, with a reason.
 func TestWatchRefuses(t *testing.T) {
 	w := newWorld(t, nil)
 	w.sink.Complete()

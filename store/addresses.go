@@ -11,7 +11,7 @@ import (
 
 // Own are addresses that a node needs for itself.
 type Own struct {
-	// Interfaces are those of the node's interfaces.
+	// Interfaces are the addresses of the node's interfaces.
 	Interfaces []netip.Addr
 	// Upstream is where the source of objects connects to: an API server, a load balancer in front of it, or a relay.
 	Upstream []netip.AddrPort
@@ -34,7 +34,8 @@ func newAddresses() addresses {
 	}
 }
 
-// holder returns who has an address. What all nodes know comes first, so that they say the same.
+// holder returns the holder of an address. Holders that all nodes know come first, so that all nodes return the same
+// one.
 func (a *addresses) holder(addr netip.Addr) brain.Holder {
 	own, api, node := a.own[addr], a.apiServers[addr], ""
 	if a.nodes[addr] > 0 {
@@ -46,7 +47,7 @@ func (a *addresses) holder(addr netip.Addr) brain.Holder {
 // mostPorts is how many ports of one address count. API servers and relays have one or two.
 const mostPorts = 16
 
-// holdersOf returns holders of what is reached at some ports.
+// holdersOf returns the holders of the addresses that some ports are reached at.
 func holdersOf(is string, at iter.Seq[netip.AddrPort]) map[netip.Addr]brain.Holder {
 	holders := map[netip.Addr]brain.Holder{}
 	for a := range at {
@@ -60,7 +61,7 @@ func holdersOf(is string, at iter.Seq[netip.AddrPort]) map[netip.Addr]brain.Hold
 	return holders
 }
 
-// setOwn replaces what the node needs for itself, and calls changed with the addresses for which that makes a difference.
+// setOwn replaces the node's own addresses, and calls changed with each address for which that makes a difference.
 func (a *addresses) setOwn(own Own, changed func(netip.Addr)) {
 	now := holdersOf("the address to which this process connects for the cluster's objects", slices.Values(own.Upstream))
 	for _, addr := range own.Interfaces {
@@ -92,8 +93,8 @@ func replace(holders *map[netip.Addr]brain.Holder, now map[netip.Addr]brain.Hold
 	}
 }
 
-// setNode replaces the addresses of a node and calls changed with each address that is one of a node now and was not, or the other way
-// round.
+// setNode replaces the addresses of a node. It calls changed with each address that became, or ceased to be, an address
+// of any node.
 func (a *addresses) setNode(name string, addrs []netip.Addr, changed func(netip.Addr)) {
 	former := a.of[name]
 	if slices.Equal(former, addrs) {

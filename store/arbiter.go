@@ -107,8 +107,9 @@ func newArbiter() arbiter {
 	return arbiter{sole: make(map[state.FrontendKey]bid), contested: make(map[state.FrontendKey]*contest)}
 }
 
-// replace puts the claims of svc's new record in the place of those of its former one; either may be nil. It returns the other services
-// that may have gained or lost a frontend by that. As long as svc has claims, its name and birth must not change.
+// replace replaces the claims of svc's previous record by the claims of its new one; either record may be nil. It
+// returns the other services that may have gained or lost a frontend. While svc has claims, its name and birth must not
+// change.
 func (a *arbiter) replace(svc *service, former, record *state.Service) (moved []*service) {
 	if sameFrontends(former, record) {
 		return nil
@@ -231,7 +232,7 @@ func (a *arbiter) best(key state.FrontendKey) bid {
 	return a.sole[key]
 }
 
-// without returns record without what is lost, and without the ports that have no frontend but those.
+// without returns record without the lost frontends, and without the ports that have no other frontend.
 func without(record *state.Service, lost []loss) *state.Service {
 	taken := make(map[state.FrontendKey]bool, len(lost))
 	unchecked := false

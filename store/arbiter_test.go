@@ -37,7 +37,7 @@ func udpPort(frontends ...state.Frontend) state.Port {
 	}
 }
 
-// TestWithout checks that what is left of a record keeps the invariants of package state.
+// TestWithout checks that the rest of a record keeps the invariants of package state.
 func TestWithout(t *testing.T) {
 	cluster := frontend(state.ClusterIP, "10.96.0.1", 53)
 	external := frontend(state.ExternalIP, "192.0.2.1", 53)

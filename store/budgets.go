@@ -5,25 +5,27 @@ import (
 	"slices"
 )
 
-// Budgets bound the entries, as [brain.MaxEntries] counts them, of many services together. They keep the owner of some services from
-// filling a node's kernel and memory at the expense of others. 0 stands for no bound.
+// Budgets limit the entries of many services together, as [brain.MaxEntries] counts them. They keep one owner's
+// services from filling a node's kernel and memory at the expense of other owners. 0 means no limit.
 //
-// Within a namespace, the oldest service comes first, of those that are equally old the one whose name does. The service with which
-// the budget is exceeded is routed as far as there is room, as one that is too large for itself is, and those after it are not routed
-// at all. So a new service never displaces one that fitted before; an old one that grows may displace younger ones of its namespace.
+// Within a namespace, services come in order of age, oldest first; services of the same age come by name. The first
+// service that exceeds the budget is routed as far as there is room, like a service that is too large by itself. The
+// services after it are not routed at all. So a new service never displaces one that had room. An old service that
+// grows may displace younger services of its namespace.
 //
-// If what all namespaces want together, each within its budget, exceeds that of the node, the budget of the namespaces is lowered by a
-// quarter until it fits. So a namespace that wants little loses nothing, however much others want.
+// The namespaces, each within its budget, may want more than the node's budget together. Then the namespace budget is
+// lowered by a quarter until they fit. So a namespace with a small demand loses nothing, regardless of the demand of
+// the other namespaces.
 //
-// What is routed depends on the objects only, not on their history: it is the same on all nodes, and after a restart.
+// The result depends only on the objects, not on their history. It is the same on all nodes, and after a restart.
 type Budgets struct{ PerNamespace, PerNode int64 }
 
-// ledger knows how many entries services, namespaces and all of them together want, and which of them get less. A change costs
-// O(log n) with n services in the namespace, beside the services for which something changes.
+// ledger knows the wanted entries of each service, of each namespace and in all, and which services get less. A change
+// costs O(log n) with n services in the namespace, plus the services for which something changes.
 type ledger struct {
 	budgets  Budgets
 	accounts map[string]*account // by namespace
-	// levels are the bounds that namespaces may have, the highest first. level is the one in force.
+	// levels are the limits that namespaces may have, the highest first. level is the current one.
 	levels  []level
 	level   int
 	touched []*account // since the last call of finalize
@@ -35,15 +37,15 @@ type level struct{ limit, sum int64 }
 // account is a namespace.
 type account struct {
 	name  string
-	total int64 // what its services want
+	total int64 // entries wanted by its services
 	// order has the services in their order. It is nil as long as there has been room for all of them.
 	order   *order
 	cut     cut
 	touched bool
 }
 
-// cut finds which services of a namespace have to do with less than they want: one has the room that is left to it, those after it
-// have none.
+// cut finds the services of a namespace that get less than they want. One service gets the remaining room, and the
+// services after it get none.
 type cut struct {
 	some  bool // there are any
 	at    rank
@@ -112,8 +114,8 @@ func (l *ledger) touch(a *account) {
 	}
 }
 
-// finalize decides anew which services get less, and calls changed with each service for which that changes. of returns the services
-// of a namespace.
+// finalize decides again which services get less, and calls changed with each service for which that changes. of
+// returns the services of a namespace.
 func (l *ledger) finalize(of func(namespace string) map[string]*service, changed func(*service)) {
 	if now := l.fitting(); now != l.level {
 		lower := min(l.levels[now].limit, l.levels[l.level].limit)
@@ -165,8 +167,8 @@ func (a *account) finalize(limit int64, of func(string) map[string]*service, cha
 	}
 }
 
-// each calls do with the services between two cuts, including those at which they are, and with those after both if the limit is
-// another one.
+// each calls do with the services from one cut to the other, including the services at the cuts. If the limits differ,
+// it also calls do with the services after both.
 func (a *account) each(x, y cut, do func(*service)) {
 	first, last := x, y
 	if !x.some || y.some && y.at.compare(x.at) < 0 {

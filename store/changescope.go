@@ -8,12 +8,12 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// scope describes which nodes a change concerns. A nil scope is that of a change which concerns all of them.
+// scope describes which nodes a change concerns. A nil scope means all nodes.
 type scope struct {
 	// others reports whether it concerns a node that is not mentioned below.
 	others bool
-	// zones and nodes, sorted, are exceptions: for a node in one of zones the answer is the other one, and for one of nodes it is
-	// the other one once more.
+	// zones and nodes, sorted, are exceptions. The answer is inverted for a node in one of zones, and inverted again
+	// for one of nodes.
 	zones, nodes []string
 }
 
@@ -38,17 +38,17 @@ func (s *scope) few() bool { return s != nil && !s.others && len(s.zones) == 0 }
 // none reports whether the change concerns no node.
 func (s *scope) none() bool { return s.few() && len(s.nodes) == 0 }
 
-// maxCompared bounds how many nodes of one service are looked at one by one where there is no quicker way to know which of
-// them a change concerns, and how many zones. Beyond, all of them count as concerned: all named nodes, or with too many zones, of
-// which no cluster has that many, all nodes.
+// maxCompared limits how many nodes, and how many zones, of one service are compared one by one where no shortcut
+// applies. Above the limit, all named nodes count as concerned. With too many zones, which no cluster has, all nodes
+// count.
 const maxCompared = 64
 
-// compare compares the answers for a service before and after a change, one of them not nil at least, and returns which
-// nodes the change concerns. nodes are all nodes. What is equal from a viewpoint stays the same record.
+// compare compares the answers for a service before and after a change, and returns which nodes the change concerns. At
+// least one answer is not nil. nodes are all nodes. A record that is equal from a viewpoint stays the same record.
 //
-// There are three groups of nodes: those in no zone that counts, those in each zone that counts, and those that are named.
-// Source ranges make no groups of their own: they decide only who else is a source of a load balancer's frontends, and if
-// those are the same for the first group then they are the same for all.
+// There are three groups of nodes: nodes in no zone that counts, nodes in each zone that counts, and named nodes.
+// Source ranges need no groups. They decide only who else is a source of a load balancer's frontends. If the sources
+// are the same for the first group, they are the same for all groups.
 func compare(former, next *answer, nodes map[string]*model.Node, limit int) *scope {
 	if former == nil || next == nil {
 		return nil
@@ -85,12 +85,13 @@ func (c *comparison) differs(name string, node *model.Node) bool {
 	return !sameRecord(c.former.at(from), c.next.at(to))
 }
 
-// nameNodes adds the nodes to s for which the answer is not that of their zone. A named node is one that the service's
-// endpoints are on or hinted for.
+// nameNodes adds the nodes to s whose answer differs from the answer of their zone. A named node is a node that the
+// service's endpoints are on or hinted for.
 //
-// Without hints for nodes, connections go to the same endpoints from everywhere in a zone, or nowhere but to a node's own. So
-// a change that concerns a zone concerns its named nodes, too, and one that does not concerns at most the nodes of the
-// endpoints that changed. The others need not be looked at, which would cost a large service too much.
+// Without hints for nodes, connections go to the same endpoints from everywhere in a zone, or only to a node's own
+// endpoints. So a change that concerns a zone also concerns its named nodes. Any other change concerns at most the
+// nodes of the changed endpoints. Only these nodes are compared: comparing all nodes would cost too much for a large
+// service.
 func (c *comparison) nameNodes(s *scope) {
 	names := union(c.former.facts.Nodes, c.next.facts.Nodes)
 	hints := c.former.facts.HintsForNodes || c.next.facts.HintsForNodes
@@ -120,8 +121,8 @@ func (c *comparison) onlyEndpointsChanged() bool {
 	return c.former.object == c.next.object || reflect.DeepEqual(c.former.object, c.next.object)
 }
 
-// nodesOfChanged returns the nodes of all endpoints that are not the same in both lists of slices, and of those that have an
-// address in common with them.
+// nodesOfChanged returns the nodes of all endpoints that differ between two lists of slices, and the nodes of all
+// endpoints that share an address with one of these.
 func nodesOfChanged(former, next []*model.EndpointSlice) map[string]bool {
 	gone := make(map[string]*model.EndpointSlice)
 	for _, s := range former {
@@ -154,7 +155,7 @@ func nodesOfChanged(former, next []*model.EndpointSlice) map[string]bool {
 	return nodes
 }
 
-// changedEndpoints returns the endpoints that are not the same in two versions of a slice. former may be nil.
+// changedEndpoints returns the endpoints that differ between two versions of a slice. The old version may be nil.
 func changedEndpoints(former, next *model.EndpointSlice) []model.Endpoint {
 	if former == nil {
 		return next.Endpoints

@@ -10,7 +10,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// ClusterOptions is what a [Cluster] needs.
+// ClusterOptions has the options of a [Cluster].
 type ClusterOptions struct {
 	// Brain decides about routing on all nodes. Its NodeName does not count.
 	Brain brain.Config
@@ -23,12 +23,12 @@ type ClusterOptions struct {
 	OnProblem func(Problem)
 }
 
-// Cluster turns objects into the published states of every node. For each node it publishes what a [Store] of that node would
-// say. All methods may be called concurrently.
+// Cluster turns objects into the published states of every node. For each node it publishes the same state as a [Store]
+// of that node. All methods may be called concurrently.
 //
-// Nodes that see a service from the same viewpoint share its record, by pointer. So a change costs what it touches, times the
-// few viewpoints from which its services are seen, not the number of nodes; and only the nodes whose records it changes are
-// woken.
+// Nodes that see a service from the same viewpoint share its record, by pointer. The cost of a change depends on the
+// objects that it touches and on the few viewpoints of their services, not on the number of nodes. Only nodes whose
+// records change are woken.
 type Cluster struct {
 	core
 	feed        *clusterFeed
@@ -51,12 +51,12 @@ func (c *Cluster) Problems() []error { return c.problems.list() }
 // Limited returns the number of services with problems, by reason. It does not wait for changes that are being taken in.
 func (c *Cluster) Limited() map[Reason]int { return c.problems.limited() }
 
-// Node returns the states of a node, by its name. A node without an object has no zone, no addresses, and only the endpoints
-// that name it. Revisions are those of the whole cluster: the updates of one node may skip some. After Close its Next fails
-// with ErrClosed.
+// Node returns the states of a node, by its name. A node without an object has no zone, no addresses, and only the
+// endpoints that name it. All nodes share the revisions of the cluster, so the updates of one node may skip some. After
+// Close its Next fails with ErrClosed.
 func (c *Cluster) Node(name string) state.Feed { return &nodeFeed{c.feed, name} }
 
-// Close ends all calls of Next of all nodes. What sources still deliver is ignored.
+// Close ends all calls of Next of all nodes. Objects that sources deliver afterwards are ignored.
 func (c *Cluster) Close() { c.feed.close() }
 
 // publish computes the services that the latest objects concern and publishes a new state if it is different for any node.

@@ -157,7 +157,8 @@ func BenchmarkClusterFull(b *testing.B) {
 	}
 }
 
-// BenchmarkClusterMemory reports the heap that a node takes that is known to the cluster and waits, beside shared records.
+// BenchmarkClusterMemory reports the heap for a node that is known to the cluster and waits, without the shared
+// records.
 func BenchmarkClusterMemory(b *testing.B) {
 	c, _ := benchCluster(b)
 	heap := func() uint64 {

@@ -181,8 +181,8 @@ func TestLargeServiceReachesWhomItConcerns(t *testing.T) {
 	}
 }
 
-// TestNodeMovesAfterAChange: a node misses a change that concerned it only where it was before, and then moves to a zone for
-// which the record has been the same all the time.
+// TestNodeMovesAfterAChange: a node misses a change that concerned only its previous zone. It then moves to a zone
+// whose record has not changed.
 func TestNodeMovesAfterAChange(t *testing.T) {
 	c := NewCluster(ClusterOptions{})
 	defer c.Close()

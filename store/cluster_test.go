@@ -46,7 +46,7 @@ type given struct {
 
 func (g given) Next(context.Context, state.Revision) (*state.Update, error) { return g.update, g.err }
 
-// fleet is a cluster beside one store for each node, which get the same objects.
+// fleet is a cluster and one store for each node, which get the same objects.
 type fleet struct {
 	cluster *Cluster
 	stores  map[string]*Store
@@ -153,8 +153,8 @@ func (f *fleet) shares() error {
 	return nil
 }
 
-// TestClusterIsAStoreOfEachNode plays random histories, and wants each node to get what a store of that node would give it,
-// from wherever it resumes, and hardly ever more.
+// TestClusterIsAStoreOfEachNode plays random histories. Each node must get the same state as from a store of that node,
+// from any revision that it resumes from, and hardly ever more.
 func TestClusterIsAStoreOfEachNode(t *testing.T) {
 	runs := uint64(300)
 	if testing.Short() {

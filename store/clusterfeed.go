@@ -23,7 +23,8 @@ type clusterFeed struct {
 	cidrs    []netip.Prefix
 	log      revlog.Ring[event]
 	nodes    map[string]*clusterNode // those that have an object or that somebody waits for
-	// followed are those of nodes whose states anybody has asked for. Only these are looked at when a change concerns many nodes.
+	// followed are the nodes whose states have been requested. Only these are examined when a change concerns many
+	// nodes.
 	followed map[*clusterNode]struct{}
 	closed   bool
 }
@@ -76,7 +77,7 @@ type answered struct {
 	answer *answer
 }
 
-// publication is what is new.
+// publication has the changes of one revision.
 type publication struct {
 	answers []answered
 	events  []event // of services; there may be fewer of them than of answers
@@ -186,8 +187,9 @@ func (f *clusterFeed) touchAll() {
 // touch notes that the latest revision concerns a node, and wakes it.
 func (f *clusterFeed) touch(n *clusterNode) {
 	if n.latest < f.revision {
-		// The log helps consumers with a revision that it still has. Others need to hear of a quiet time that leads
-		// from there to where the log begins, or there is no way but the full state; such a one is kept as long as it does.
+		// The log serves consumers whose revision it still has. A consumer with an older revision needs to know that
+		// nothing changed between it and the beginning of the log; otherwise it needs the full state. The quiet time is
+		// kept while it lasts.
 		if f.log.Knows(n.quiet.after) || !f.log.Knows(n.quiet.until) {
 			n.quiet = span{n.latest, f.revision - 1}
 		}
@@ -374,7 +376,7 @@ func (l *look) zone() string {
 	return l.object.Zone
 }
 
-// seenAnew returns the services whose record is another one for the node now than it would be for from.
+// seenAnew returns the services whose record for the node now differs from the record for from.
 func (l *look) seenAnew(from *model.Node) (names []state.ServiceName) {
 	for a := range l.answers.Values() {
 		before, now := a.view(l.name, from), a.view(l.name, l.object)

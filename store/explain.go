@@ -11,14 +11,15 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// NamespaceOptedOut: the namespace of the Service has opted out of the service proxy, by its label. It is a reason beside those of the
-// brain.
+// NamespaceOptedOut: the namespace of the Service has opted out of the service proxy, by its label. Package brain has
+// the other reasons.
 const NamespaceOptedOut brain.Reason = "NamespaceOptedOut"
 
-// Explanation is why a Service is routed on this node as it is, by all rules: those of the brain for a service alone, and those of the
-// store among services.
+// Explanation is why a Service is routed on this node as it is. It covers the brain's rules for one service and the
+// store's rules among services.
 type Explanation struct {
-	// Explanation is the brain's. Its Record has all that the Service claims, and what is refused for the sake of others is not in it.
+	// Explanation is the brain's. Its Record has all claims of the Service, without the claims that are refused for the
+	// sake of other services.
 	brain.Explanation
 	// Object is the Service's, nil if there is none.
 	Object *model.Service
@@ -29,7 +30,7 @@ type Explanation struct {
 	// Lost are the frontends that other Services hold, and the health check node port, once for each family. That may be lost to a nodePort of the
 	// Service itself.
 	Lost []Loss
-	// Problems are what is published about the Service.
+	// Problems are the published problems of the Service.
 	Problems []Problem
 	// Published is the record without the frontends that are lost, nil if nothing is left.
 	Published *state.Service
@@ -57,8 +58,8 @@ func (s *Store) Explain(name state.ServiceName) *Explanation {
 	return e
 }
 
-// toExplain returns what the explanation of a Service is made of, no part of which changes any more, and why the Service is not routed if that is
-// not for the brain to say. The inputs are empty if there is no such Service.
+// toExplain returns the inputs for the explanation of a Service, and the reason if the store, not the brain, decides
+// that the Service is not routed. The inputs do not change afterwards. They are empty if the Service does not exist.
 func (s *Store) toExplain(name state.ServiceName) (e *Explanation, node *model.Node, in inputs) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,8 +87,8 @@ func (s *Store) toExplain(name state.ServiceName) (e *Explanation, node *model.N
 	return e, s.objects.nodes[s.brain.NodeName], in
 }
 
-// Claimants returns the Services whose objects name an address, or the node port if it is not 0, also for health checks, routed or not, by name. It looks at all
-// Services.
+// Claimants returns the Services, ordered by name, whose objects name an address, routed or not. If the node port is
+// not 0, it also returns the Services that name the node port, including for health checks. It examines all Services.
 func (s *Store) Claimants(addr netip.Addr, nodePort uint16) []state.ServiceName {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +120,7 @@ func (s *Store) ServiceNames() []state.ServiceName {
 	return names
 }
 
-// Nodes returns the Nodes that count, by name: that of the store, if it has been delivered.
+// Nodes returns the Nodes that count, ordered by name: the store's own Node, if it has been delivered.
 func (s *Store) Nodes() []*model.Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,7 +10,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// TestExplain: beside the brain's reasons there are those that a Service has among others, and what is explained is what is published.
+// TestExplain: in addition to the brain's reasons, a Service has reasons that depend on other Services. The explanation
+// matches the published state.
 func TestExplain(t *testing.T) {
 	p := newProblemStore(t, brain.Config{ExternalIPs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}})
 	const (

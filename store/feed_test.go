@@ -142,8 +142,8 @@ func TestSnapshotIsImmutable(t *testing.T) {
 	}
 }
 
-// TestReadersDuringUpdates lets consumers and snapshot readers run against two sources, and wants every consumer to end up
-// with the last state, and pairs of services that are always set together never to be seen apart.
+// TestReadersDuringUpdates runs consumers and snapshot readers against two sources. Every consumer must end with the
+// last state, and services that are always set in pairs must never appear apart.
 func TestReadersDuringUpdates(t *testing.T) {
 	s := New(Options{Brain: brain.Config{NodeName: "n1"}})
 	defer s.Close()

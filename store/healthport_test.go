@@ -12,8 +12,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// TestHealthCheckPortConflicts has a healthCheckNodePort that is a nodePort, of another service or of its own, or the healthCheckNodePort of an older one:
-// it is not served, and the problem names the field and the holder. It is served once the other lets go of it.
+// TestHealthCheckPortConflicts has a healthCheckNodePort that is a nodePort, of another service or of its own, or the
+// healthCheckNodePort of an older service. It is not served, and the problem names the field and the holder. It is
+// served once the other service releases it.
 func TestHealthCheckPortConflicts(t *testing.T) {
 	named := func(name string) state.ServiceName { return state.ServiceName{Namespace: "default", Name: name} }
 	balancer := func(name string, n byte, healthPort, nodePort uint16) *model.Service {

@@ -14,8 +14,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// MaxNames is how many entries the names of all services together can have, as [brain.NamesEntries] counts them. At 100 bytes each at
-// most they fit into the 256 MiB that clients take of an update, beside the names of what has been removed.
+// MaxNames limits the entries of the names of all services together, as [brain.NamesEntries] counts them. At 100 bytes
+// each at most, they fit into an update together with the names that have been removed: clients accept updates of 256
+// MiB.
 const MaxNames = 2_400_000
 
 // NamesOptions is what [Names] needs.
@@ -30,7 +31,8 @@ type NamesOptions struct {
 type NamesLimits struct {
 	// PerService is for one service. 0 stands for the most that there can be, [brain.MaxNames].
 	PerService int64
-	// Budgets are for services together, and shared between them as those of states are. There is never more room than for [MaxNames].
+	// Budgets limit many services together, and are shared like the budgets of states. There is never more room than
+	// [MaxNames].
 	Budgets Budgets
 }
 
@@ -41,8 +43,9 @@ func (l NamesLimits) effective() NamesLimits {
 	return l
 }
 
-// Names turns objects into the names of all services, for DNS servers. It stands beside a [Store] or [Cluster] and takes the
-// same objects; what is not asked for costs nothing there. It implements [state.NamesFeed]. All methods may be called concurrently.
+// Names turns objects into the names of all services, for DNS servers. It runs next to a [Store] or [Cluster] and takes
+// the same objects. It costs nothing until names are requested. It implements [state.NamesFeed]. All methods may be
+// called concurrently.
 type Names struct {
 	mu         sync.Mutex // guards all below
 	incomplete int        // sources that are not complete
@@ -81,7 +84,7 @@ func NewNames(o NamesOptions) *Names {
 	}
 }
 
-// Reconfigure changes the limits. What comes out different is published as one revision.
+// Reconfigure changes the limits. It publishes all differences as one revision.
 func (n *Names) Reconfigure(l NamesLimits) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -200,7 +203,7 @@ func (n *Names) account() {
 	n.ledger.finalize(n.objects.servicesOf, n.objects.mark)
 }
 
-// granted returns the names for which a service has room, and reports what is left out.
+// granted returns the names for which a service has room, and reports the names that are left out.
 func (n *Names) granted(svc *service) *state.Names {
 	var now []Problem
 	if wanted := brain.NamesEntries(svc.object, svc.slices); wanted > svc.entries {
@@ -259,7 +262,7 @@ func namesDelta(revision state.Revision, latest revlog.ByName[*state.Names], cha
 	return u
 }
 
-// Close ends all calls of Next. What sources still deliver is ignored.
+// Close ends all calls of Next. Objects that sources deliver afterwards are ignored.
 func (n *Names) Close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// service is what the store knows about one service. It exists as long as there is an object or a slice for it.
+// service is the store's knowledge of one service. It exists while an object or a slice for the service exists.
 type service struct {
 	name   state.ServiceName
 	object *model.Service         // nil if only slices are known
@@ -18,11 +18,11 @@ type service struct {
 	// born is when the service was created, in seconds since 1970, and entries is how many it wants. See [birth] and [ledger].
 	born    int64
 	entries int64
-	// computed is what the brain last said, nil if the service is not routed here.
+	// computed is the brain's last answer, nil if the service is not routed here.
 	computed *state.Service
 	// published is computed without the frontends that other services hold; the two are the same pointer if there are none.
 	published *state.Service
-	// answer is what a Cluster has published.
+	// answer is the last answer that a Cluster has published.
 	answer *answer
 
 	// trigger is the earliest time that led to one of the slices' changes since the last publication, zero if none is known.
@@ -33,7 +33,7 @@ type service struct {
 	pending     bool // in core.pending
 }
 
-// namespace groups what is in one namespace, so that its label costs only its own services.
+// namespace groups the services of one namespace, so that a change of its label costs only its own services.
 type namespace struct {
 	disabled bool
 	services map[string]*service
@@ -269,8 +269,8 @@ func (o *objects) dropNamespaceIfEmpty(name string) {
 	}
 }
 
-// takeNodes returns the nodes that have changed since it was last called, each as it was before and nil if it was absent, and
-// whether service CIDRs have changed.
+// takeNodes returns the nodes that have changed since the last call, each in its state before the change and nil if it
+// was absent. It also returns whether service CIDRs have changed.
 func (o *objects) takeNodes() (former map[string]*model.Node, cidrs bool) {
 	former, cidrs = o.changedNodes, o.changedCIDRs
 	if len(former) > 0 {

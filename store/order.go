@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 )
 
-// rank is a service's place among those of its namespace: the oldest first, then by name.
+// rank is the place of a service in its namespace: the oldest first, then by name.
 type rank struct {
 	born int64
 	name string
@@ -17,8 +17,8 @@ func (r rank) compare(o rank) int {
 	return cmp.Or(cmp.Compare(r.born, o.born), cmp.Compare(r.name, o.name))
 }
 
-// order holds services by rank, and the entries that they want. It is a treap, whose nodes know the sum of what is below them: to
-// change one service, and to find where a sum is reached, costs O(log n).
+// order holds services by rank, and the entries that they want. It is a treap whose nodes know the sum of their
+// subtree. Changing one service and finding where a sum is reached both cost O(log n).
 type order struct{ root *orderNode }
 
 type orderNode struct {
@@ -38,7 +38,7 @@ func (n *orderNode) total() int64 {
 
 func (n *orderNode) update() { n.sum = n.left.total() + n.entries + n.right.total() }
 
-// set puts a service in its place, or changes what it wants. With 0 entries it is removed.
+// set inserts or moves a service, or changes its entries. With 0 entries the service is removed.
 func (o *order) set(svc *service, entries int64) {
 	before, rest := split(o.root, rankOf(svc), false)
 	_, after := split(rest, rankOf(svc), true)
@@ -82,8 +82,8 @@ func merge(a, b *orderNode) *orderNode {
 	return b
 }
 
-// reach returns the first service with which the entries of all up to it are more than limit, and what is left for it. There is none
-// if all of them together are not more.
+// reach returns the first service at which the sum of entries exceeds limit, and the room that is left for it. It
+// returns none if the sum of all services does not exceed limit.
 func (o *order) reach(limit int64) (svc *service, left int64) {
 	for n := o.root; n != nil; {
 		switch before := n.left.total(); {

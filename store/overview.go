@@ -10,13 +10,13 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// overview is one state of the cluster. The first node that needs all of it has it arranged for all that do, as thousands do when
-// a relay has been restarted: most services look the same from most nodes, so a node's state is a copy of a common list with a few
-// records replaced.
+// overview is one state of the cluster. The first node that needs the whole state arranges it for all nodes that do,
+// which are thousands after a relay restart. Most services look the same from most nodes, so a node's state is a copy
+// of a common list with a few records replaced.
 type overview struct {
 	answers revlog.ByName[*answer]
 
-	arranged sync.Once // what follows is immutable afterwards
+	arranged sync.Once // the fields below are immutable afterwards
 	list     []*answer
 	common   []*state.Service // their records for the zero viewpoint
 	// Indexes of the services that look different from a node or from a zone, and of those whose source ranges may contain a

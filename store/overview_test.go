@@ -10,8 +10,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// TestOverviewIsOfItsState: a node that asked before a change gets the state before it, however late it is computed, and one that
-// asks afterwards the state after it.
+// TestOverviewIsOfItsState: a node that asked before a change gets the state before it, even if that is computed late.
+// A node that asks afterwards gets the state after it.
 func TestOverviewIsOfItsState(t *testing.T) {
 	c := NewCluster(ClusterOptions{})
 	defer c.Close()
@@ -37,8 +37,8 @@ func TestOverviewIsOfItsState(t *testing.T) {
 	}
 }
 
-// TestRecordsOfSingleNodesAreNotKept: a service has a record for each node that one of its endpoints is on, and nobody needs them
-// once they have been sent. Those of zones are for many.
+// TestRecordsOfSingleNodesAreNotKept: a service has a record for each node that one of its endpoints is on, and these
+// records are unused once sent. The records of zones are for many nodes.
 func TestRecordsOfSingleNodesAreNotKept(t *testing.T) {
 	c := NewCluster(ClusterOptions{})
 	defer c.Close()

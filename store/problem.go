@@ -20,15 +20,15 @@ type Problem struct {
 	Reason  Reason
 	// Field is the field of the Service that asks for too much.
 	Field string
-	// Note describes what is not served, and why.
+	// Note says which part is not served, and why.
 	Note string
-	// Remedy is what the owner of the service or the operator can do about it.
+	// Remedy tells the owner of the service or the operator how to fix it.
 	Remedy string
 	// Holder is the service that has the address of an [AddressConflict] when the problem begins. In lists it is left out: it may be
 	// another one by then.
 	Holder state.ServiceName
-	// Here is set on one node of the cluster, which is the one to report the problem to others: the node that the first of the
-	// service's endpoints is on. Without endpoints it is set nowhere. It is never set by a [Cluster].
+	// Here is set on the node that reports the problem to other programs: the node of the service's first endpoint.
+	// Without endpoints it is set on no node. A [Cluster] never sets it.
 	Here bool
 }
 
@@ -98,13 +98,13 @@ type fullNamespace struct {
 	reason    Reason
 }
 
-// shortage is what has changed about a fullNamespace.
+// shortage is the change of a fullNamespace.
 type shortage struct {
 	before int     // services without room
 	last   Problem // that has begun, if any
 }
 
-// ofNamespace reports whether a problem is that of a namespace as a whole.
+// ofNamespace reports whether a problem concerns a namespace as a whole.
 func (p *Problem) ofNamespace() bool {
 	return slices.Contains([]Reason{NamespaceFull, NodeFull, NamespaceNamesFull, NamesFull}, p.Reason)
 }
@@ -129,7 +129,7 @@ const maxListed = 20
 // set replaces the problems of a service, and reports those for a reason for which it had none. here is called only if there are such.
 func (ps *problems) set(name state.ServiceName, now []Problem, here func() bool) {
 	former := ps.replace(name, now)
-	healed := false // from what is logged for each service
+	healed := false // apart from the messages for each service
 	for i := range former {
 		if former[i].ofNamespace() {
 			ps.countFull(&former[i], -1)
@@ -144,7 +144,7 @@ func (ps *problems) set(name state.ServiceName, now []Problem, here func() bool)
 	}
 	for _, p := range now {
 		if slices.ContainsFunc(former, func(f Problem) bool { return f.Reason == p.Reason }) {
-			continue // what changes about it is in the list
+			continue // the list has the changes
 		}
 		p.Here = here()
 		if ps.onProblem != nil {
@@ -168,7 +168,7 @@ func (ps *problems) set(name state.ServiceName, now []Problem, here func() bool)
 	}
 }
 
-// replace keeps now, and returns what it kept before.
+// replace keeps now, and returns the value that it kept before.
 func (ps *problems) replace(name state.ServiceName, now []Problem) (former []Problem) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -190,7 +190,7 @@ func (ps *problems) replace(name state.ServiceName, now []Problem) (former []Pro
 	return former
 }
 
-// endReport ends what is reported at once.
+// endReport ends a report.
 func (ps *problems) endReport() {
 	if len(ps.shortages) > 0 {
 		ps.reportShortages()

@@ -13,8 +13,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// TestHistoryDoesNotMatter plays random histories and wants three things to be the same at the end of each: what a consumer
-// that took updates at random times has, the snapshot, and what a fresh store makes of the final objects in one Update.
+// TestHistoryDoesNotMatter plays random histories. At the end of each, three states must be equal: the state of a
+// consumer that took updates at random times, the snapshot, and the state of a new store that gets the final objects in
+// one Update.
 func TestHistoryDoesNotMatter(t *testing.T) {
 	histories := 400
 	if testing.Short() {
@@ -118,7 +119,7 @@ func TestReconfigure(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeft deletes everything after random histories and wants the store to hold nothing any more.
+// TestNothingIsLeft deletes everything after random histories, and the store must then be empty.
 func TestNothingIsLeft(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 3))

@@ -91,8 +91,8 @@ func (k *sink) Complete() {
 // complete reports that there are sources, and that they have delivered all they have.
 func (c *core) complete() bool { return c.registered > 0 && c.incomplete == 0 }
 
-// inputs are what the answer for a service is computed from. The object is nil if the service is not to be routed. The slices are valid
-// until the next change.
+// inputs are the inputs of a service's answer. The object is nil if the service is not to be routed. The slices are
+// valid until the next change.
 type inputs struct {
 	brain    *brain.Config
 	object   *model.Service
@@ -100,7 +100,7 @@ type inputs struct {
 	refusals []brain.Refusal // externalIPs that are left out of the object
 }
 
-// wanted returns what the answer for svc is to be computed from as long as there is room for all of it.
+// wanted returns the inputs of svc's answer if there is room for all of it.
 func (c *core) wanted(svc *service) inputs {
 	in := inputs{brain: &c.brain, slices: svc.slices}
 	if svc.name == apiServerName {
@@ -113,7 +113,7 @@ func (c *core) wanted(svc *service) inputs {
 	return in
 }
 
-// granted returns what the answer for svc is to be computed from.
+// granted returns the inputs of svc's answer.
 func (c *core) granted(svc *service) inputs {
 	in := c.wanted(svc)
 	switch room, short := c.ledger.room(svc); {
@@ -126,8 +126,8 @@ func (c *core) granted(svc *service) inputs {
 	return in
 }
 
-// takeDirty returns the services that are to be computed again: those that the latest objects concern, and those that have more or less
-// room by that.
+// takeDirty returns the services to compute again: services that the latest objects concern, and services whose room
+// changes as a result.
 func (c *core) takeDirty() []*service {
 	if ns := c.objects.namespaces[apiServerName.Namespace]; ns != nil && ns.services[apiServerName.Name] != nil {
 		if svc := ns.services[apiServerName.Name]; svc.dirty {
@@ -152,8 +152,8 @@ func (c *core) takeDirty() []*service {
 	return c.objects.takeDirty()
 }
 
-// SetOwn says which addresses the node needs for itself: no service may have them as externalIPs, as [brain.AdmitExternalIPs] decides.
-// What comes out different is published as one revision.
+// SetOwn sets the addresses that the node needs for itself. No service may have them as externalIPs, as
+// [brain.AdmitExternalIPs] decides. It publishes all differences as one revision.
 func (c *core) SetOwn(own Own) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,8 +178,8 @@ func tcpEndpoints(from []*model.EndpointSlice) iter.Seq[netip.AddrPort] {
 	}
 }
 
-// forget takes back what was decided for a service, as if it were new: it has been deleted, or another one of the same name has taken
-// its place.
+// forget discards all decisions about a service, as if it were new. The service has been deleted, or another service
+// with the same name has replaced it.
 func (c *core) forget(svc *service) {
 	if svc.computed != nil {
 		c.claim(svc, nil)
@@ -269,8 +269,8 @@ func sameRecord(a, b *state.Service) bool {
 // apiServerName is the service by which pods reach the API server.
 var apiServerName = state.ServiceName{Namespace: "default", Name: "kubernetes"}
 
-// lastKnown remembers the endpoints of default/kubernetes: they are kept rather than fall to none, because without them
-// nothing in the cluster could learn of the new ones.
+// lastKnown remembers the endpoints of default/kubernetes. If they would drop to none, the last ones are kept: without
+// them, no program in the cluster could learn of new ones.
 type lastKnown struct {
 	log    *slog.Logger
 	slices []*model.EndpointSlice

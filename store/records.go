@@ -10,32 +10,33 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// answer holds the published records of one service for all nodes, one for each viewpoint. A nil answer is that of a service
-// which is not routed. But for the records that it remembers it is immutable.
+// answer holds the published records of one service for all nodes, one for each viewpoint. A nil answer means that the
+// service is not routed. An answer is immutable, except for the records that it remembers.
 type answer struct {
 	brain  *brain.Config
 	object *model.Service
 	slices []*model.EndpointSlice
 	facts  *brain.Facts
-	lost   []loss // what other services hold, wherever one looks from
+	lost   []loss // claims of other services, the same from every viewpoint
 	// common is the record for the zero viewpoint.
 	common *state.Service
 
 	mu       sync.Mutex // guards all below
 	variants []variant  // the latest last
-	former   []variant  // those of the answer before, which live on where they are equal
+	former   []variant  // records of the previous answer, which are reused where they are equal
 }
 
 // variant is a record that differs from the common one, or may do so.
 type variant struct {
 	view   brain.Viewpoint
 	record weak.Pointer[state.Service]
-	// kept is the record, unless it is that of a single node, which needs it once: it goes when nobody has it any more.
+	// kept is the record, unless only a single node needs it. Such a record is needed once, and is freed with its last
+	// user.
 	kept *state.Service
 }
 
-// maxVariants bounds the records that an answer remembers, so that a service with an endpoint on each of thousands of nodes
-// does not take memory for each of them. It is enough for the zones of a cluster and the few nodes that ask at a time.
+// maxVariants limits the records that an answer remembers, so that a service with endpoints on thousands of nodes does
+// not take memory for each node. It is enough for the zones of a cluster and the few nodes that ask at a time.
 const maxVariants = 16
 
 // view is the viewpoint from which a node sees the service.
@@ -90,8 +91,8 @@ func find(variants []variant, v brain.Viewpoint) *state.Service {
 	return nil
 }
 
-// succeed makes the records of a former answer live on in a where they are equal, so that callers that compare pointers see that
-// they are. It is called before a is shared.
+// succeed reuses the records of a previous answer in a where they are equal, so that callers can compare pointers. It
+// is called before a is shared.
 func (a *answer) succeed(former *answer) {
 	former.mu.Lock()
 	defer former.mu.Unlock()

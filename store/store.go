@@ -1,9 +1,9 @@
-// Package store holds the objects that sources deliver and publishes what they mean for this node, or for every node, under
-// revisions.
+// Package store holds the objects that sources deliver. It publishes the resulting state of this node, or of every
+// node, under revisions.
 //
-// A change costs what it touches, not what the cluster holds: only the services that it concerns are computed again, and
-// only those whose record came out different are published. Nothing is queued for consumers; each asks for what is newer
-// than what it has.
+// The cost of a change depends on the objects that it touches, not on the size of the cluster. Only the services that
+// it concerns are computed again, and only changed records are published. Nothing is queued for consumers: each
+// consumer asks for updates newer than its own revision.
 package store
 
 import (
@@ -22,7 +22,7 @@ import (
 // ErrClosed is what [Store.Next] returns once the store is closed.
 var ErrClosed = errors.New("store is closed")
 
-// Options is what a [Store] needs.
+// Options has the options of a [Store].
 type Options struct {
 	// Brain decides about routing. Its NodeName is required.
 	Brain brain.Config
@@ -83,8 +83,8 @@ func (s *Store) Source(name string) model.Sink {
 	return s.core.source(name)
 }
 
-// Reconfigure makes the store decide about routing by another configuration, as if it had been made with it: what comes out
-// different is published as one revision. The store stays the one of its node, whatever NodeName c has.
+// Reconfigure makes the store decide about routing by another configuration, as if it had been made with it. It
+// publishes all differences as one revision. The store keeps its node, regardless of c's NodeName.
 func (s *Store) Reconfigure(c brain.Config, b Budgets) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,7 +115,7 @@ func (s *Store) Problems() []error { return s.problems.list() }
 // Limited returns the number of services with problems, by reason. It does not wait for changes that are being taken in.
 func (s *Store) Limited() map[Reason]int { return s.problems.limited() }
 
-// Close ends all calls of Next. What sources still deliver is ignored.
+// Close ends all calls of Next. Objects that sources deliver afterwards are ignored.
 func (s *Store) Close() { s.feed.Close() }
 
 // publish computes the services that the latest objects concern and publishes a new state if any record, or the node, came
@@ -144,7 +144,7 @@ func (s *Store) publish() {
 	s.feed.Publish(s.node, changes)
 }
 
-// updateNode takes over what is new about the node. All services depend on it.
+// updateNode applies changes of the node. All services depend on it.
 func (s *Store) updateNode() {
 	nodes, cidrs := s.objects.takeNodes()
 	if len(nodes) > 0 {
@@ -157,7 +157,7 @@ func (s *Store) updateNode() {
 	}
 }
 
-// renewNode makes the node anew.
+// renewNode makes the node again.
 func (s *Store) renewNode() {
 	node := settingsOf(&s.brain).node(s.node.Name, s.objects.nodes[s.node.Name], s.objects.allServiceCIDRs())
 	if !node.Equal(s.node) {

@@ -556,8 +556,8 @@ func (b *Backend) selectNodePorts(node *state.Node) []netip.Addr {
 	return on.Select(b.addrs.Addrs(), node)
 }
 
-// translating returns those of the addresses that serve NodePorts on which connections to them are translated: IPv6 has no counterpart to
-// route_localnet, so that those from ::1 are not.
+// translating returns the NodePort addresses without ::1. The kernel cannot translate connections to ::1, because IPv6 has no counterpart to
+// route_localnet.
 func translating(nodePorts []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(nodePorts), func(a netip.Addr) bool { return a == netip.IPv6Loopback() })
 }

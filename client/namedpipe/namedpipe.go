@@ -24,7 +24,7 @@ func (Addr) Network() string { return "npipe" }
 
 func (a Addr) String() string { return string(a) }
 
-// Is reports whether an address is meant to be that of a pipe.
+// Is reports whether an address is meant to be the address of a pipe.
 func Is(address string) bool {
 	return strings.HasPrefix(address, Scheme) || strings.HasPrefix(address, prefix)
 }

@@ -1,8 +1,8 @@
-// Package peeruser decides by user who may be at the other end of a unix socket.
+// Package peeruser decides by user which processes may be at the other end of a unix socket.
 //
-// The permissions of a socket decide who may connect to it, and not who serves it: that depends on who could put it there. What
-// counts here is what the kernel reports about the process at the other end (SO_PEERCRED, see unix(7)): who it ran as when it
-// connected, or when it began to listen.
+// The permissions of a socket decide who may connect to it, but not who serves it: any process that can create the file
+// may serve it. Therefore this package checks the user that the kernel reports for the other process (SO_PEERCRED, see
+// unix(7)). The kernel records the user when the process connects or begins to listen.
 package peeruser
 
 import (
@@ -16,7 +16,7 @@ import (
 	"strconv"
 )
 
-// Error is that of a connection with a process of a user who may not be there.
+// Error is the error of a connection with a process of a user who is not allowed.
 type Error struct {
 	// User is the number of that user.
 	User int
@@ -28,7 +28,8 @@ func (e *Error) Error() string {
 		"and is not listed", e.User, os.Geteuid())
 }
 
-// Users are users whose processes may be at the other end, beside root and the user of this process. The zero value has no others.
+// Users are users whose processes may be at the other end, in addition to root and the user of this process. The zero
+// value has no further users.
 type Users struct{ numbers []int }
 
 // Parse reads users that are given by name or by number, such as "switchyard" or "65532". Names are looked up once, here. A user
@@ -55,9 +56,9 @@ func Parse(users []string) (Users, error) {
 	return u, nil
 }
 
-// Other returns the number of the user at the other end of a unix socket, if that is neither root nor the user of this process. It
-// returns false where the system does not report users, and for a connection that is not one of a unix socket. A connection that wraps
-// another one needs a method NetConn() net.Conn that returns it.
+// Other returns the number of the user at the other end of a unix socket, if that is neither root nor the user of this
+// process. It returns false where the system does not report users, and for connections of other kinds. A connection
+// that wraps another one needs a method NetConn() net.Conn that returns it.
 func Other(conn net.Conn) (number int, ok bool) {
 	socket, ok := unwrap(conn).(*net.UnixConn)
 	if !ok || !supported {
@@ -80,10 +81,10 @@ func unwrap(conn net.Conn) net.Conn {
 	}
 }
 
-// Check returns an [*Error] unless the process at the other end of a unix socket is one of root, of this process's own user, or of
-// one of the users. Root could change this process anyway, and one of its own user is as good as this one. Where the system does not
-// report users, and for what is no connection of a unix socket, Check checks nothing. A connection that wraps another one needs
-// a method NetConn() net.Conn that returns it.
+// Check returns an [*Error] unless the process at the other end of a unix socket belongs to root, to this process's
+// user, or to one of the users. Root could change this process in any case, and processes of one user trust each other.
+// Check checks nothing where the system does not report users, and for connections other than unix sockets. A
+// connection that wraps another one needs a method NetConn() net.Conn that returns it.
 func (u Users) Check(conn net.Conn) error {
 	if !supported {
 		return nil

@@ -1,7 +1,8 @@
-// Package regularfile reads files that others may replace at any time: regular ones only, of a bounded size, without waiting.
+// Package regularfile reads files that other programs may replace at any time: only regular files of a bounded size,
+// without waiting.
 //
-// A named pipe in the place of a file would block who opens it until somebody writes, some devices never end, and a file may be
-// larger than memory.
+// A named pipe instead of a file would block its reader until a program writes. Some devices never end, and a file may
+// be larger than memory.
 package regularfile
 
 import (
@@ -22,11 +23,11 @@ type Opener interface {
 
 // NotRegularError reports that something else is where a regular file should be.
 type NotRegularError struct {
-	// Type is what it is instead.
+	// Type is the actual type of the file.
 	Type fs.FileMode
 }
 
-// Error names what it is, and the remedy.
+// Error names the type of the file, and the remedy.
 func (e *NotRegularError) Error() string {
 	kind := "neither a file nor a directory"
 	switch {
@@ -51,13 +52,13 @@ func (e *TooLargeError) Error() string {
 }
 
 // ReadFile returns the contents of a regular file of at most most bytes. Errors are [fs.PathError]s that wrap a
-// [NotRegularError], a [TooLargeError], or what the system reports.
+// [NotRegularError], a [TooLargeError], or an error of the system.
 func ReadFile(name string, most int64) ([]byte, error) {
 	data, _, err := ReadIn(System{}, name, most)
 	return data, err
 }
 
-// ReadIn does the same for a file of in. It also returns what was read, which [os.SameFile] compares.
+// ReadIn does the same for a file of in. It also returns the file's identity, which [os.SameFile] compares.
 func ReadIn(in Opener, name string, most int64) ([]byte, fs.FileInfo, error) {
 	info, err := in.Stat(name)
 	if err != nil {
@@ -72,7 +73,7 @@ func ReadIn(in Opener, name string, most int64) ([]byte, fs.FileInfo, error) {
 		return nil, nil, err
 	}
 	defer f.Close()
-	if info, err = f.Stat(); err == nil { // it may have been replaced meanwhile
+	if info, err = f.Stat(); err == nil { // another program may have replaced it
 		err = Check(info)
 	}
 	var data []byte
@@ -85,7 +86,7 @@ func ReadIn(in Opener, name string, most int64) ([]byte, fs.FileInfo, error) {
 	return data, info, nil
 }
 
-// ReadDir lists a directory of in, sorted by name. What else may be in its place is not waited for.
+// ReadDir lists a directory of in, sorted by name. It does not wait if another kind of file has replaced the directory.
 func ReadDir(in Opener, name string) ([]fs.DirEntry, error) {
 	f, err := in.OpenFile(name, os.O_RDONLY|nonblock, 0)
 	if err != nil {
@@ -119,7 +120,7 @@ func read(f *os.File, size, most int64) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// cause is an error without the path that it names, which is that of the open file.
+// cause returns an error without the path of the open file.
 func cause(err error) error {
 	if e, ok := err.(*fs.PathError); ok {
 		return e.Err

@@ -20,7 +20,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// TestReadFile reads everything that may be in the place of a file. Nothing of it is waited for.
+// TestReadFile reads every kind of file that may replace a regular file. It never waits for one.
 func TestReadFile(t *testing.T) {
 	t.Chdir(t.TempDir())
 	check(t, os.WriteFile("four", []byte("text"), 0o600))
@@ -84,7 +84,7 @@ func TestSwapped(t *testing.T) {
 	}
 }
 
-// TestSameFile distinguishes a file that was replaced from one that was written anew.
+// TestSameFile distinguishes a replaced file from a rewritten one.
 func TestSameFile(t *testing.T) {
 	root, err := os.OpenRoot(t.TempDir())
 	check(t, err)
@@ -107,7 +107,7 @@ func TestSameFile(t *testing.T) {
 	}
 }
 
-// TestReadDir lists a directory, and what is none.
+// TestReadDir lists a directory, and files that are not directories.
 func TestReadDir(t *testing.T) {
 	root, err := os.OpenRoot(t.TempDir())
 	check(t, err)

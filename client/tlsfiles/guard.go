@@ -22,15 +22,16 @@ const (
 type Peer struct {
 	// Config is the configuration of the handshake, from [Config.Current].
 	Config *tls.Config
-	// State is that of the connection. What it says about the peer was verified in the handshake.
+	// State is the state of the connection. The handshake has verified its facts about the peer.
 	State tls.ConnectionState
-	// Options returns how chains are verified with another configuration: the authorities, and what the certificate must be for.
+	// Options returns how chains are verified with another configuration: the authorities, and the purpose of the
+	// certificate.
 	Options func(*tls.Config) x509.VerifyOptions
 }
 
-// Guard returns a connection that breaks when the peer's certificate, or one that it rests on, expires, and within 15 seconds after
-// files have been replaced by which the certificate is no longer verified. What is read then fails with an error that wraps that
-// of [x509.Certificate.Verify]. A peer without a verified certificate is not looked after.
+// Guard returns a connection that breaks when a certificate of the peer's chain expires. It also breaks within 15
+// seconds after a replacement of files that no longer verify the peer's certificate. Reads then fail with an error that
+// wraps the error of [x509.Certificate.Verify]. A peer without a verified certificate is not checked.
 func (c *Config) Guard(conn net.Conn, peer Peer) *Guarded {
 	g := &Guarded{Conn: conn, files: c, peer: peer, verified: peer.Config, until: goodUntil(peer.State.VerifiedChains)}
 	if len(peer.State.VerifiedChains) == 0 {

@@ -32,8 +32,9 @@ type Config struct {
 	broken int       // connections that have ended since
 }
 
-// New reads the files for the first time, and has a configuration composed of their contents, in the same order. An empty name
-// stands for no file, and has no contents. Errors name the file; those of compose must. log gets failures to read the files again.
+// New reads the files for the first time, and composes a configuration of their contents, in the same order. An empty
+// name means no file, with no contents. Errors name the file, and the errors of compose must do so. log gets failures
+// to read the files again.
 func New(log *slog.Logger, compose func(contents [][]byte) (*tls.Config, error), files ...string) (*Config, error) {
 	c := &Config{files: files, compose: compose, log: log}
 	if err := c.reload(); err != nil {
@@ -42,8 +43,8 @@ func New(log *slog.Logger, compose func(contents [][]byte) (*tls.Config, error),
 	return c, nil
 }
 
-// Current returns the configuration for the next handshake. It must not be modified. Files that cannot be used any more are logged,
-// and what they said before counts until they are fixed.
+// Current returns the configuration for the next handshake. It must not be modified. Files that can no longer be used
+// are logged, and their previous contents count until they are fixed.
 func (c *Config) Current() *tls.Config {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -85,7 +86,7 @@ func (c *Config) current() *tls.Config {
 	return c.config
 }
 
-// reload reads the files, which are small beside the cost of a handshake, and takes them if they have changed.
+// reload reads the files, which are small compared with the cost of a handshake, and applies them if they have changed.
 func (c *Config) reload() error {
 	read := make([][]byte, len(c.files))
 	for i, f := range c.files {

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// TestNotRegular swaps a file for a named pipe and for one that never ends: the last configuration counts, without a wait, until a
-// file is back.
+// TestNotRegular replaces a file by a named pipe and by an endless file. The last configuration counts, without a wait,
+// until a file is back.
 func TestNotRegular(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "ca.crt")

@@ -31,7 +31,7 @@ func TestProofStories(t *testing.T) { tellStories(t, "testdata/proof") }
 // TestAdminStories asks running processes through their admin API; testdata/admin has one story a file.
 func TestAdminStories(t *testing.T) { runStories(t, "testdata/admin") }
 
-// tellStories runs the stories of a directory. They have these commands beside those of testscript:
+// tellStories runs the stories of a directory. In addition to testscript's commands, stories have these:
 //
 //	start NAME ARG...   starts switchyard in the background
 //	await NAME TEXT     waits until it has said a text
@@ -204,7 +204,7 @@ func reachesInStory(ts *testscript.TestScript, neg bool, args []string) {
 
 func makeCerts(ts *testscript.TestScript, _ bool, _ []string) { ts.Check(writeCerts(ts.MkAbs("."))) }
 
-// writeCerts writes the certificates and keys of a server, of two nodes and of somebody else, and that of their authority.
+// writeCerts writes a certificate authority, and the certificates and keys of a server, two nodes and an outsider.
 func writeCerts(dir string) error {
 	ca := certtest.NewAuthority()
 	files := map[string][]byte{"ca.crt": ca.PEM}

@@ -62,7 +62,8 @@ experimental.`))
 	return cmd
 }
 
-// newApplyModeCommand returns the command that programs the dataplane of a mode; kind is that of its file.
+// newApplyModeCommand returns the command that programs the dataplane of a mode; kind is the kind of its
+// file.
 func newApplyModeCommand(mode config.Mode, kind, long string) *cobra.Command {
 	o := applyOptions{mode: mode}
 	o.dataplane.file.dataplanes, o.dataplane.file.fixed = []string{kind}, []string{"hostnameOverride"}
@@ -179,7 +180,7 @@ func (o *applyOptions) checkFallback(c *config.Config, log *slog.Logger) error {
 	return nil
 }
 
-// override is that of the daemon.
+// override is the daemon's override.
 func (o *applyOptions) override(log *slog.Logger) func(*config.Config) error {
 	return func(c *config.Config) error {
 		if err := o.set(c); err != nil {

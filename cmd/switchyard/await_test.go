@@ -59,7 +59,8 @@ func soon(t *testing.T, feed state.Feed) *state.Update {
 	return u
 }
 
-// TestFallbackDoesNotWaitForTheNode has the fallback take the place of a relay while the Node lacks what it had. What the fallback has seen of it stays.
+// TestFallbackDoesNotWaitForTheNode has the fallback replace a relay while the Node lacks addresses that it had. The
+// fallback keeps what it has seen of the Node.
 func TestFallbackDoesNotWaitForTheNode(t *testing.T) {
 	api, c, put := nodeCluster(t)
 	put()
@@ -85,7 +86,7 @@ func TestFallbackDoesNotWaitForTheNode(t *testing.T) {
 	}
 }
 
-// logLines are those of a log.
+// logLines are the lines of a log.
 type logLines chan string
 
 func (l logLines) Write(p []byte) (int, error) {

@@ -130,10 +130,11 @@ func newConfigDefaultsCommand() *cobra.Command {
 	return cmd
 }
 
-// readOptions are those of files that may be for any platform, and for others, too.
+// readOptions are the options of files that may also be meant for another platform.
 var readOptions = configfile.Options{SkipOthers: true, Dataplanes: configfile.DataplaneKinds()}
 
-// fileNames is a flag that may be given more than once. Its type is that of kube-proxy's, which takes one file.
+// fileNames is a flag that may be given more than once. The flag has the same type as kube-proxy's, which takes
+// one file.
 type fileNames []string
 
 func (f *fileNames) String() string     { return strings.Join(*f, ",") }

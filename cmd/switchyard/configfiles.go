@@ -16,7 +16,7 @@ import (
 // configFiles are the files of --config, which a command reads at its start and follows.
 type configFiles struct {
 	paths []string // --config
-	// dataplanes are the kinds of files of dataplanes that the command takes, too.
+	// dataplanes are the kinds of dataplane files that the command also takes.
 	dataplanes []string
 	// fixed are paths of fields that take effect only when the command is started again, although package node could change them.
 	fixed []string

@@ -69,7 +69,8 @@ func (o *fileFlags) fieldName(path string) string {
 	return path
 }
 
-// load returns the configuration of the files, or that of a command without any. What an operator should know is logged by warn.
+// load returns the configuration of the files, or the default configuration if none is given. It logs warnings for
+// the operator with warn.
 func (o *fileFlags) load() (c *config.Config, err error) {
 	if len(o.paths) == 0 {
 		return flagConfig(), nil

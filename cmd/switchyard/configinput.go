@@ -22,7 +22,8 @@ const stdinTimeout = time.Minute
 // input reads standard input to its end.
 type input func() ([]byte, error)
 
-// standardInput is that of a command. What it says is bounded, as a configuration file is, and it must end.
+// standardInput is the standard input of a command. Its size is bounded like the size of a configuration
+// file, and it must end.
 func standardInput(cmd *cobra.Command) input {
 	return func() ([]byte, error) {
 		var data []byte

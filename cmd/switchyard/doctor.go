@@ -147,7 +147,7 @@ func (o *doctorOptions) check() (first, last int, err error) {
 	return first, last, nil
 }
 
-// config is that of the node's proxy, by the files and the flags.
+// config is the configuration of the node's proxy, by the files and the flags.
 func (o *doctorOptions) config(cmd *cobra.Command) (*config.Config, error) {
 	c, err := configOf(cmd, o.files)
 	if err != nil {
@@ -217,7 +217,7 @@ func (o *doctorOptions) print(w io.Writer, r *doctor.Report) error {
 	return doctor.Style{Colour: hasColour(w), Problems: o.problems}.Write(w, r)
 }
 
-// kernelDataplanes are those of this program, and what each asks of the kernel when it is opened.
+// kernelDataplanes are the dataplanes of this program, each with its requirements on the kernel.
 func kernelDataplanes(c *config.Config) []doctor.Dataplane {
 	return []doctor.Dataplane{
 		{Mode: string(config.ModeNFTables), Available: nftablesAvailable},

@@ -20,7 +20,8 @@ func explainStart(err error) error {
 	return withRemedy(err)
 }
 
-// withRemedy adds the remedy to what the kernel refuses for want of rights.
+// withRemedy adds the remedy to an error that the kernel returns for missing
+// rights.
 func withRemedy(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w: this needs root (CAP_NET_ADMIN); run it with sudo. To try Switchyard without root, use 'switchyard lab'", err)

@@ -13,7 +13,7 @@ type events interface {
 	Error(id uint32, text string) error
 }
 
-// eventID is that of all events: their text says what they are.
+// eventID is the ID of all events: their text identifies them.
 const eventID = 1
 
 // withEvents returns a handler whose lines are events, and go to the handler's writer as well. A service has nobody who reads its streams.

@@ -172,7 +172,7 @@ func (o *explainOptions) check() error {
 	return errors.Join(o.socket.check(), o.routing.check())
 }
 
-// config is that of the node's proxy, by the file and the flags.
+// config is the configuration of the node's proxy, by the file and the flags.
 func (o *explainOptions) config(cmd *cobra.Command) (*config.Config, error) {
 	if o.source == stdinName && fromStdin(o.files) {
 		return nil, cli.Usage(cmd.CommandPath(), fmt.Errorf("--source and --config both name standard input (%s), which can be read once: leave one out", stdinName))
@@ -234,7 +234,7 @@ func verdictCode(answers []*explain.Answer) error {
 	return cli.ExitCode(code)
 }
 
-// nodeFor returns the node on which a connection is looked at: the one that is given, that of the client, or the only one.
+// nodeFor returns the node on which a connection is looked at: the given node, the client's node, or the only node.
 func (c *clusterObjects) nodeFor(from explain.From, given string) (string, error) {
 	names := c.nodeNames()
 	if given != "" {

@@ -73,7 +73,7 @@ func TestExplainExitCodes(t *testing.T) {
 	}
 }
 
-// TestExplainAsksTheAPIServer: of a cluster, the objects come from its API server, and the node is that of the client.
+// TestExplainAsksTheAPIServer: a cluster's objects come from its API server, and the node is the client's node.
 func TestExplainAsksTheAPIServer(t *testing.T) {
 	objects, errs := manifest.Load(filepath.Join("testdata", "explain", "cluster.yaml"))
 	if len(errs) > 0 {

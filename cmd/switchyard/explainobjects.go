@@ -265,7 +265,7 @@ func notReady(pod *corev1.Pod) string {
 	return ""
 }
 
-// nodeNames are those of all Nodes, sorted.
+// nodeNames are the names of all Nodes, sorted.
 func (c *clusterObjects) nodeNames() []string {
 	var names []string
 	for _, o := range c.objects {

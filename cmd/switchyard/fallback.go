@@ -14,7 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/store"
 )
 
-// localFallback follows the API server in the place of relays.
+// localFallback follows the API server when no relay answers.
 type localFallback struct {
 	// last returns the node as relays had it last.
 	last func() *state.Node
@@ -52,8 +52,8 @@ func (f *localFallback) start(ctx context.Context) (state.Feed, func() error) {
 	return s, func() error { return <-done }
 }
 
-// reconfigure makes the states go by another configuration, at once: the dataplane does, too. How the API server is followed, and for which
-// services, changes with the next start.
+// reconfigure applies another configuration to the states and to the dataplane at once. A change of the API server's
+// settings, or of the selected services, takes effect with the next start.
 func (f *localFallback) reconfigure(c *config.Config) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -37,8 +37,8 @@ func limitOpenFiles() {
 	}
 }
 
-// flood makes connections all the time until the test ends, each from the next of some addresses and to the next of some others. What
-// it writes on a connection is the beginning of a request, or a whole one, or nothing.
+// flood makes connections until the test ends, each from the next of some addresses and to the next of some others.
+// On each connection it writes the beginning of a request, a whole request, or nothing.
 type flood struct{ made atomic.Int64 }
 
 const (
@@ -89,8 +89,9 @@ func startFlood(t *testing.T, workers int, from, to []string) *flood {
 				text := texts[i%len(texts)]
 				_, _ = io.WriteString(c, text)
 				if paced && text == whole {
-					// A connection is answered or closed once it is accepted, and those before it are by then, too. On a busy machine, more would wait
-					// than the kernel keeps, which then drops packets of everybody, before any server can tell whose they are.
+					// Once a connection is answered or closed, the server has accepted it and all connections before
+					// it. Without this wait, more connections would wait on a busy machine than the kernel keeps. The
+					// kernel then drops everybody's packets, before any server can tell the clients apart.
 					_ = c.SetReadDeadline(time.Now().Add(time.Second))
 					_, _ = c.Read(make([]byte, 1))
 				}
@@ -144,7 +145,8 @@ func prepareFlood(t *testing.T) (same, others []string) {
 	return addAddresses(t)
 }
 
-// addAddresses adds addresses to the loopback interface, beside those of the namespace: ones of the same /64, and ones of others.
+// addAddresses adds addresses to the loopback interface of the namespace: some of the same /64, and some of other
+// networks.
 func addAddresses(t *testing.T) (same, others []string) {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {

@@ -24,7 +24,7 @@ type getKind struct {
 	kind    adminv1.Kind
 	// namespaced is set for rows of Services.
 	namespaced bool
-	// completedBy is the index of the kind whose names complete those of this one.
+	// completedBy is the index of the kind whose names complete this kind's names.
 	completedBy int
 	// header has the columns, and wide those that -o wide adds.
 	header, wide []string

@@ -185,7 +185,7 @@ func (s *hookedSite) losesAnEndpoint() {
 	}()
 	s.write("leaves.yaml", rendered("leaves", "10.96.0.20", "", otherAddr))
 	var conn net.Conn
-	// What connects between the commit of nftables and the hooks' maps is routed, and not at its socket.
+	// A connection between the commit of nftables and the update of the hooks' maps is routed, but not at its socket.
 	eventually(s.T, "a connection is translated at its socket", func() bool {
 		before := metric(s.T, translatedMetric)
 		conn, err = net.DialTimeout("tcp", "10.96.0.20:80", 200*time.Millisecond) // where it is not routed yet, nothing answers

@@ -34,7 +34,7 @@ func (s *site) run(health string, args ...string) *process {
 	return start(s, append([]string{"run", "--source", s.dir, "--node", "node-a", "--healthz-bind-address", health}, args...)...)
 }
 
-// refuse runs commands at the same time, beside the first process. Each must end, say which the first is, and what to do.
+// refuse runs commands while the first process runs. Each must end, name the first process, and name the remedy.
 func refuse(t *testing.T, first *process, commands [][]string) {
 	t.Helper()
 	seconds := make([]*process, len(commands))
@@ -61,7 +61,8 @@ func refuse(t *testing.T, first *process, commands [][]string) {
 	}
 }
 
-// answers reports whether an endpoint answers soon. A connection that begins before its Service is routed waits in vain.
+// answers reports whether an endpoint answers soon. A connection that begins before its Service is routed is never
+// answered.
 func answers(addr string) bool {
 	conn, err := net.DialTimeout("tcp", addr, 200*time.Millisecond)
 	if err != nil {

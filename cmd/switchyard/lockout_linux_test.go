@@ -99,8 +99,9 @@ func (s *upstreamServer) taker(version int, spec, status string) string {
 const takerSlice = `{"metadata":{"namespace":"tenant","name":"taker-1","resourceVersion":"2","labels":{"kubernetes.io/service-name":"taker"}},
 	"addressType":"IPv4","ports":[{"name":"tcp","protocol":"TCP","port":8080}],"endpoints":[{"addresses":["` + endpointAddr + `"],"conditions":{"ready":true}}]}`
 
-// TestServiceTakesTheAPIServersAddress: an externalIP cannot do that, whatever is configured, and what can does not keep the proxy from the
-// API server: it learns that the Service is gone, also after a restart.
+// TestServiceTakesTheAPIServersAddress: an externalIP cannot take that address in any configuration. A Service that
+// can take it does not keep the proxy from the API server: the proxy learns that the Service is gone, also after a
+// restart.
 func TestServiceTakesTheAPIServersAddress(t *testing.T) {
 	if !inNamespace(t) {
 		return

@@ -15,8 +15,8 @@ import (
 	"github.com/switchyard-net/switchyard/internal/loglimit"
 )
 
-// newLog logs as the configuration says, to stderr unless it splits the streams; a Windows service logs to the event log, too. v decides what is logged, and how much of it; the
-// former can be set anew.
+// newLog logs as the configuration says, to stderr unless it splits the streams. A Windows service also logs to the
+// event log. v decides the log level, which can change at run time, and the limit of lines.
 func newLog(stdout, stderr io.Writer, c *config.Config, v *verbosity) *slog.Logger {
 	v.set(&c.Logging)
 	handler := func(w io.Writer) slog.Handler {

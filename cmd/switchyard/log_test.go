@@ -71,7 +71,8 @@ func TestSplitStream(t *testing.T) {
 	}
 }
 
-// TestLogsAreBounded: lines that somebody else can cause are counted instead, in the logs of all commands, and those of libraries.
+// TestLogsAreBounded: lines that an outsider can cause are counted instead, in the logs of all commands and of
+// libraries.
 func TestLogsAreBounded(t *testing.T) {
 	loggers := map[string]func(w io.Writer) *slog.Logger{
 		"proxy": func(w io.Writer) *slog.Logger { return newLog(w, w, config.Default(), newVerbosity()) },

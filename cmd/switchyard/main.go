@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 
 	"github.com/spf13/cobra"
 
@@ -14,7 +15,7 @@ import (
 
 func main() {
 	args := proxyArgs(os.Args)
-	if isForLab(args) {
+	if runtime.GOOS == "linux" && isForLab(args) {
 		fmt.Fprintf(os.Stderr, "switchyard: %v\n", startLab(args))
 		os.Exit(cli.ExitError)
 	}

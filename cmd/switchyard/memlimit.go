@@ -11,8 +11,9 @@ import (
 	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 )
 
-// processMemory returns how many bytes of memory the process may use, 0 if that is not known: the limit of its cgroup, or what GOMEMLIMIT is
-// a share of if that is less; without either, half of the machine's memory.
+// processMemory returns how many bytes of memory the process may use, 0 if that is not known. It is the limit of the
+// cgroup or the memory that GOMEMLIMIT is a share of, whichever is less. Without either, it is half of the machine's
+// memory.
 func processMemory() int64 { return memoryOf(memlimit.FromCgroup, machineMemory) }
 
 func memoryOf(cgroup, system memlimit.Provider) int64 {
@@ -45,8 +46,9 @@ func machineMemory() (uint64, error) {
 	return kibibytes << 10, nil
 }
 
-// startGCPercent is how much the heap may grow, in percent, until it is collected again, before the first state is programmed. Reading everything for
-// the first time leaves more garbage than all that comes later, and its peak is what a limit of the pod's memory has to allow for.
+// startGCPercent is how much the heap may grow, in percent, until it is collected again, before the first state is
+// programmed. The first reading of everything leaves more garbage than all later work. A limit of the pod's memory
+// must allow for its peak.
 const startGCPercent = 50
 
 // collectOften has garbage collected more often until it is undone, unless GOGC wants that anyway, or never.

@@ -144,7 +144,7 @@ func (s *site) apply(args ...string) *process {
 	return start(s, append([]string{"apply", "nftables", "--api", "unix://" + s.socket}, args...)...)
 }
 
-// What the processes say when they are at work.
+// The lines that the processes log once they are ready.
 const (
 	serving = "switchyard: serving node node-a on "
 	routing = "switchyard: node node-a routes "

@@ -33,8 +33,8 @@ func (o *programmingFlags) register(f *pflag.FlagSet, kinds string) {
 	o.file.register(f, kinds)
 }
 
-// run programs this node until ctx ends, and says when it routes. With a file, it takes the place of kube-proxy in all that the file has
-// settings for. override is that of the daemon.
+// run programs this node until ctx ends, and says when it routes. With a file, it replaces kube-proxy in everything
+// that the file has settings for. override is the daemon's override.
 func (o *programmingFlags) run(ctx context.Context, options node.Options, override func(*config.Config) error, stdout io.Writer, log *slog.Logger, v *verbosity) (err error) {
 	options.Logger, options.Program, options.Version, options.TakeOver = log, programName(), currentVersion(), o.takeOver
 	options.Memory = processMemory()

@@ -21,8 +21,8 @@ import (
 // kubeProxyName is the name under which the program takes kube-proxy's command line.
 const kubeProxyName = "kube-proxy"
 
-// proxyArgs returns the arguments for the root command: if the program is called by kube-proxy's name, those of 'proxy', and if it is called
-// as a plugin of kubectl, those of 'kubectl'.
+// proxyArgs returns the arguments for the root command. If the program is called by kube-proxy's name, they are the
+// arguments of 'proxy'. If it is called as a plugin of kubectl, they are the arguments of 'kubectl'.
 func proxyArgs(args []string) []string {
 	switch strings.TrimSuffix(filepath.Base(args[0]), ".exe") {
 	case kubeProxyName:

@@ -57,8 +57,8 @@ func kubeSource(c *config.Config, master, name string, await kube.Await, log *sl
 
 // awaiting tells the sources of a process what to wait for.
 type awaiting struct {
-	// over is set once there has been a first state. Later sources do not wait: what was known of the Node stays in effect, and all else
-	// would wait with it.
+	// over is set after the first state. Later sources do not wait, because the known fields of the Node stay in effect. A source that waits
+	// delivers no other objects either.
 	over atomic.Bool
 }
 

@@ -198,7 +198,7 @@ type proxyBench struct {
 	file   string
 	fields map[string]string // of the file
 	d      *daemon
-	// own is the file of this node, beside file, which is the one of all nodes.
+	// own is the file of this node; file is the file of all nodes.
 	own  string
 	log  *logBook
 	done chan error
@@ -483,7 +483,7 @@ func TestChangesOfTheOrigin(t *testing.T) {
 	b.change("hostnameOverride", "node-b", changed)
 	eventually(t, "the node is another one", func() bool { return b.states().Node.Name == "node-b" })
 
-	// What cannot be gone on with is tried again, and meanwhile everything stays.
+	// A failure is retried, and everything stays as it is until a retry succeeds.
 	b.change("clientConnection", "{contentType: application/json, kubeconfig: "+b.file+".kubeconfig}", "keeping the current one")
 	if b.d.node.Name() != "node-b" || !strings.Contains(get("127.0.0.1:10249/configz"), `"kubeconfig":""`) {
 		t.Error("a kubeconfig that is missing is in use")

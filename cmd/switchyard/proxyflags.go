@@ -16,15 +16,15 @@ import (
 	"github.com/switchyard-net/switchyard/internal/configfile"
 )
 
-// proxyFlags are the flags of kube-proxy: their names, types and defaults are those of kube-proxy 1.37. Settings are kept as a
-// v1alpha1 file, whose shape they have; [proxyFlags.config] makes a configuration of them.
+// proxyFlags are the flags of kube-proxy, with the names, types and defaults of kube-proxy 1.37. Settings are kept as
+// a v1alpha1 file, whose shape they have; [proxyFlags.config] makes a configuration of them.
 type proxyFlags struct {
 	files            configFiles     // --config
 	writeConfigTo    string          // --write-config-to
 	cleanup          bool            // --cleanup
 	takeOver         time.Duration   // --take-over
 	initOnly         bool            // --init-only
-	master           string          // --master: address of the API server, instead of that of the kubeconfig
+	master           string          // --master: address of the API server, instead of the kubeconfig's
 	hostnameOverride string          // --hostname-override
 	serviceProxyName string          // --service-proxy-name
 	apiListen        []string        // --api-listen
@@ -40,7 +40,7 @@ type proxyFlags struct {
 	flags                    *pflag.FlagSet
 }
 
-// beside are the flags that count beside --config.
+// These flags count in addition to --config.
 var beside = map[string]bool{
 	"config": true, "hostname-override": true, "service-proxy-name": true, "api-listen": true, "admin-bind-address": true, "ui-bind-address": true, "names": true, "master": true, "cleanup": true, "take-over": true, "init-only": true, "write-config-to": true,
 	"version": true, "v": true, "vmodule": true, "logging-format": true, "log-flush-frequency": true,
@@ -159,8 +159,8 @@ func duration(fs *pflag.FlagSet, v *time.Duration, name, usage string) {
 	fs.DurationVar(v, name, *v, usage)
 }
 
-// config returns the configuration that the parsed flags and the file of --config ask for, and warnings about what in them does
-// not count, or not as one may expect. The error joins all faults.
+// config returns the configuration of the parsed flags and the file of --config. It also returns warnings about
+// settings that are ignored or have an unexpected effect. The error joins all faults.
 func (p *proxyFlags) config() (*config.Config, []string, error) {
 	if len(p.files.paths) > 0 {
 		return p.fromFile()
@@ -203,7 +203,7 @@ func completed(addr string, port int32) string {
 	return v1alpha1.WithPort(addr, int(port))
 }
 
-// fromFile reads the file of --config, and lets the flags that count beside it do so.
+// fromFile reads the file of --config, and applies the flags that count in addition to it.
 func (p *proxyFlags) fromFile() (*config.Config, []string, error) {
 	c, warnings, err := p.files.load()
 	if err != nil {

@@ -158,7 +158,7 @@ func TestProxyFlagsLand(t *testing.T) {
 	}
 }
 
-// TestFlagNames sees to it that each field of v1alpha1 that a flag sets has the flag's name in error messages.
+// TestFlagNames ensures that error messages name the flag of each v1alpha1 field that a flag sets.
 func TestFlagNames(t *testing.T) {
 	for _, f := range kubeProxyFlags {
 		if f.path == "" || f.name == "hostname-override" {
@@ -169,7 +169,7 @@ func TestFlagNames(t *testing.T) {
 			t.Fatal(err)
 		}
 		was, is := flat(t, v1alpha1.Default()), flat(t, p.file)
-		was["ipvs.minSyncPeriod"] = "1s" // the flag's default is not that of the file
+		was["ipvs.minSyncPeriod"] = "1s" // the flag's default differs from the file's
 		for path := range maps.Keys(is) {
 			if !reflect.DeepEqual(was[path], is[path]) && flagOf(path) != "--"+f.name {
 				t.Errorf("--%s sets %s, whose flag is said to be %s", f.name, path, flagOf(path))
@@ -209,7 +209,7 @@ func flat(t *testing.T, file *v1alpha1.KubeProxyConfiguration) map[string]any {
 	return values
 }
 
-// TestProxyFlagsOfOurOwn: flags that kube-proxy does not have count beside a file.
+// TestProxyFlagsOfOurOwn: flags that kube-proxy does not have count in addition to a file.
 func TestProxyFlagsOfOurOwn(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	if err := os.WriteFile(file, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha2\nkind: KubeProxyConfiguration\nserviceProxyName: file\n"), 0o600); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// TestOtherFilesDoNotPostponeReading: a file beside the configuration is written all the time, and the configuration is read all the same,
-// once it has been left alone or a second after the first event.
+// TestOtherFilesDoNotPostponeReading: a neighbouring file is written continuously. The configuration is still read
+// once it has been left alone, or a second after the first event.
 func TestOtherFilesDoNotPostponeReading(t *testing.T) {
 	for what, c := range map[string]struct {
 		events int

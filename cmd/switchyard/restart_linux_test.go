@@ -27,8 +27,8 @@ func following(t *testing.T) (s *site, server, dataplane *process, written uint3
 	return s, server, dataplane, quiet(t)
 }
 
-// takeOver is how many commits it takes a dataplane to make tables that it finds its own: that of its lock, and, where the kernel can
-// keep others from them, one that says so.
+// takeOver is the number of commits with which a dataplane claims the tables it finds: one for its lock, and one for
+// the owner flag where the kernel has it.
 func takeOver(t *testing.T) uint32 {
 	t.Helper()
 	c, err := nft.Dial()

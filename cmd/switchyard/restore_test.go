@@ -74,8 +74,9 @@ func serviceOf(text string) *corev1.Service {
 	}
 }
 
-// TestRestoredAPIServer takes the API server back to an earlier state. A server, a follower of a relay, a relay below that, and the names all
-// have what the API server has then, in both cases: the API server's versions are behind those of before, or beyond.
+// TestRestoredAPIServer takes the API server back to an earlier state. A server, a follower of a relay, a relay below
+// the follower, and the names must all have the API server's new state. In one case the API server's versions are
+// behind the earlier ones, in the other beyond them.
 func TestRestoredAPIServer(t *testing.T) {
 	for title, since := range map[string]int{"behind": 0, "beyond": 20} {
 		t.Run(title, func(t *testing.T) { restored(t, since) })

@@ -95,8 +95,9 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 		return err
 	}
 	settings.warn(c, log)
-	// What is missing in a broken manifest must not be removed from a kernel that routes it. Where nothing is routed, some services
-	// are better than none. A process that may not read the kernel's rules fails when it programs them.
+	// Services that a broken manifest lacks must not be removed from a kernel that routes them. Where nothing is
+	// routed, some services are better than none. A process that may not read the kernel's rules fails when it
+	// programs them.
 	held, err := node.Programmed(c, runtime.GOOS)
 	options := file.Options{Path: o.source, Whole: held || err != nil, Grace: graceOf(o.grace), Logger: log}
 	src, err := file.New(options)

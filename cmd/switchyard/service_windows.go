@@ -13,7 +13,8 @@ import (
 	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 )
 
-// serviceName is the name of the service, and the source of its events. The manager does not look at the former, because the process has one service.
+// serviceName is the name of the service, and the source of its events. The manager ignores the name, because the
+// process has one service.
 const serviceName = "switchyard"
 
 // stopHint is how long the service manager is asked to wait for the end of the process. userspace.drainTimeout may take more.

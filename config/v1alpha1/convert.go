@@ -8,13 +8,13 @@ import (
 	"github.com/switchyard-net/switchyard/config"
 )
 
-// Convert returns what c, which has its defaults, says; notes about the fields that did not land where they were, or not at
-// all; and the faults of values that mean nothing. The fields at fault keep the defaults of v1alpha2. Paths are those of this
+// Convert returns the configuration of c, which has its defaults. It also returns notes about fields that moved or got
+// lost, and the faults of invalid values. Fields at fault keep the defaults of v1alpha2. Paths are paths of this
 // version. The result shares nothing with c.
 //
-// What this version has several times, once for each dataplane, v1alpha2 has once: the section of the selected mode gives it,
-// for modes that have no such section, and for the empty one, the section iptables. A value that loses its place in this way
-// is noted, unless it is the default, or the same.
+// This version has some settings once for each dataplane, and v1alpha2 has them once. The section of the selected mode
+// gives the value. The section iptables gives it for the empty mode and for modes without a section. Other values are
+// noted, unless they are equal or are the default.
 func (c *KubeProxyConfiguration) Convert() (*config.Config, []config.Note, []*config.FieldError) {
 	v := converter{in: c, out: config.Default()}
 	v.general()
@@ -166,7 +166,7 @@ func (c *KubeProxyConfiguration) lendsBit() bool {
 	return c.Mode == "" && *c.NFTables.MasqueradeBit == unset && *c.IPTables.MasqueradeBit != unset
 }
 
-// selected returns the section that gives the sync periods, and the one that gives masqueradeAll.
+// selected returns the section with the sync periods, and the section with masqueradeAll.
 func (c *KubeProxyConfiguration) selected() (periods, masquerade string) {
 	switch config.Mode(c.Mode) {
 	case config.ModeNFTables:

@@ -8,7 +8,7 @@ import (
 	"github.com/switchyard-net/switchyard/config"
 )
 
-// Default returns the file that has nothing but defaults.
+// Default returns a file with all defaults.
 func Default() *KubeProxyConfiguration {
 	c := &KubeProxyConfiguration{APIVersion: APIVersion, Kind: Kind}
 	c.SetDefaults()
@@ -51,7 +51,7 @@ func (c *KubeProxyConfiguration) SetDefaults() {
 	orElse(&c.Conntrack.TCPCloseWaitTimeout, &config.Duration{Duration: time.Hour})
 }
 
-// orElse sets what is zero.
+// orElse sets a zero value.
 func orElse[T comparable](v *T, value T) {
 	var zero T
 	if *v == zero {

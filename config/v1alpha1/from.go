@@ -9,10 +9,10 @@ import (
 	"github.com/switchyard-net/switchyard/config"
 )
 
-// From returns the file of this version that comes closest to c, which must be valid, and a note for each field whose value gets
-// lost: with the path that it has in v1alpha2, and with the value that the file means instead. The file shares nothing with c.
+// From returns the file of this version that is closest to c, which must be valid, and a note for each lost value. A
+// note has the path in v1alpha2 and the value that the file means instead. The file shares nothing with c.
 //
-// The settings that this version has once for each dataplane are written into the section that counts with the mode of c.
+// The settings that this version has once for each dataplane are written into the section for the mode of c.
 func From(c *config.Config) (*KubeProxyConfiguration, []config.Note) {
 	out := &KubeProxyConfiguration{
 		APIVersion:                  APIVersion,

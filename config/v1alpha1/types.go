@@ -1,8 +1,8 @@
-// Package v1alpha1 has the configuration file of version kubeproxy.config.k8s.io/v1alpha1, the one that kube-proxy reads and
-// kubeadm writes.
+// Package v1alpha1 has the configuration file of version kubeproxy.config.k8s.io/v1alpha1, the version that kube-proxy
+// reads and kubeadm writes.
 //
-// As in kube-proxy, [KubeProxyConfiguration.SetDefaults] takes a field that is missing, null or, where there is no pointer,
-// zero, for one that has its default. [KubeProxyConfiguration.Convert] says where each field lands, and [From] goes the way back.
+// As in kube-proxy, [KubeProxyConfiguration.SetDefaults] gives a field its default if it is missing, null or, without a
+// pointer, zero. [KubeProxyConfiguration.Convert] converts a file to v1alpha2, and [From] converts it back.
 package v1alpha1
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/switchyard-net/switchyard/config"
 )
 
-// APIVersion and Kind are what a file of this version says of itself.
+// APIVersion and Kind are the apiVersion and kind of a file of this version.
 const (
 	APIVersion = "kubeproxy.config.k8s.io/v1alpha1"
 	Kind       = "KubeProxyConfiguration"
@@ -30,7 +30,7 @@ type KubeProxyConfiguration struct {
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
 	// ClientConnection says how the API server is reached.
 	ClientConnection ClientConnection `json:"clientConnection"`
-	// Logging says what is logged, and how.
+	// Logging has the levels and the format of the log.
 	Logging Logging `json:"logging"`
 	// HostnameOverride is the name of this Node. Empty means the host's name.
 	HostnameOverride string `json:"hostnameOverride"`
@@ -43,7 +43,7 @@ type KubeProxyConfiguration struct {
 	// MetricsBindAddress is an IP and port, or an IP with port 10249. Default 127.0.0.1:10249, or [::1]:10249 if BindAddress
 	// is an IPv6 address.
 	MetricsBindAddress string `json:"metricsBindAddress"`
-	// BindAddressHardFail ends the process when an address cannot be bound. The default, false, is not that of v1alpha2.
+	// BindAddressHardFail ends the process when an address cannot be bound. The default is false, unlike in v1alpha2.
 	BindAddressHardFail bool `json:"bindAddressHardFail"`
 	// EnableProfiling serves /debug/pprof at MetricsBindAddress.
 	EnableProfiling bool `json:"enableProfiling"`
@@ -129,7 +129,7 @@ type IPTables struct {
 	MasqueradeBit *int32 `json:"masqueradeBit"`
 	// MasqueradeAll lands in linux.masqueradeAll, unless Mode is nftables.
 	MasqueradeAll bool `json:"masqueradeAll"`
-	// LocalhostNodePorts serves NodePorts on loopback addresses. The default, true, is not that of v1alpha2.
+	// LocalhostNodePorts serves NodePorts on loopback addresses. The default is true, unlike in v1alpha2.
 	LocalhostNodePorts *bool `json:"localhostNodePorts"`
 	// SyncPeriod lands in syncPeriod, unless Mode is nftables or ipvs. Default 30s.
 	SyncPeriod config.Duration `json:"syncPeriod"`
@@ -183,7 +183,7 @@ type Winkernel struct {
 	NetworkName string `json:"networkName"`
 	SourceVip   string `json:"sourceVip"`
 	EnableDSR   bool   `json:"enableDSR"`
-	// RootHnsEndpointName has the default cbr0, which is that of kube-proxy's flag.
+	// RootHnsEndpointName has the default cbr0, like kube-proxy's flag.
 	RootHnsEndpointName   string `json:"rootHnsEndpointName"`
 	ForwardHealthCheckVip bool   `json:"forwardHealthCheckVip"`
 }

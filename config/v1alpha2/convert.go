@@ -9,11 +9,11 @@ import (
 	"github.com/switchyard-net/switchyard/config"
 )
 
-// Default returns the file that has nothing but defaults.
+// Default returns a file with all defaults.
 func Default() *KubeProxyConfiguration { return From(config.Default()) }
 
-// Convert returns what the file says, and the faults of values that mean nothing; the fields at fault keep their defaults.
-// The result shares nothing with c.
+// Convert returns the configuration of the file, and the faults of invalid values; the fields at fault keep their
+// defaults. The result shares nothing with c.
 func (c *KubeProxyConfiguration) Convert() (*config.Config, []*config.FieldError) {
 	nodePorts, errs := config.ParseNodePortAddresses("nodePortAddresses", c.NodePortAddresses)
 	out := &config.Config{

@@ -7,11 +7,11 @@ import (
 	"github.com/switchyard-net/switchyard/config"
 )
 
-// InstanceKind is the kind of a document that holds what is different on each node.
+// InstanceKind is the kind of a document with the settings that differ between nodes.
 const InstanceKind = "KubeProxyInstanceConfiguration"
 
-// KubeProxyInstanceConfiguration has the settings of one node, beside a [KubeProxyConfiguration] that many nodes share. The
-// fields have the names and the meaning that they have there. One that is not in the document, or null, says nothing.
+// KubeProxyInstanceConfiguration has the settings of one node, in addition to a [KubeProxyConfiguration] that many
+// nodes share. The fields have the same names and meanings in both. A field that is missing or null sets nothing.
 type KubeProxyInstanceConfiguration struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`

@@ -1,9 +1,9 @@
-// Package v1alpha2 has the configuration file of version kubeproxy.config.k8s.io/v1alpha2, as KEP-784 lays it out, with one
-// section for each dataplane and one for the node-local API.
+// Package v1alpha2 has the configuration file of version kubeproxy.config.k8s.io/v1alpha2, as KEP-784 defines it, with
+// one section for each dataplane and one for the node-local API.
 //
-// Compared with v1alpha1, settings of a platform are in the sections linux and windows, what all dataplanes share is not
-// repeated in each of their sections, and what nothing uses is gone. Fields are read over their defaults: one that is not in the
-// file, or null, keeps its default, and zero means zero.
+// Compared with v1alpha1, platform settings are in the sections linux and windows, settings of all dataplanes appear
+// once, and unused settings are gone. Fields are read over their defaults. A field that is missing or null keeps its
+// default, and zero means zero.
 package v1alpha2
 
 import (
@@ -14,14 +14,14 @@ import (
 	"github.com/switchyard-net/switchyard/config"
 )
 
-// APIVersion and Kind are what a file of this version says of itself.
+// APIVersion and Kind are the apiVersion and kind of a file of this version.
 const (
 	APIVersion = "kubeproxy.config.k8s.io/v1alpha2"
 	Kind       = "KubeProxyConfiguration"
 )
 
-// KubeProxyConfiguration is a configuration file. [Default] returns one with all defaults. docs/config-reference.md says what
-// the fields mean; they have the names, but for case, and the meaning of those of [config.Config].
+// KubeProxyConfiguration is a configuration file. [Default] returns one with all defaults. docs/config-reference.md
+// explains the fields. They have the names, except for case, and the meanings of the fields of [config.Config].
 type KubeProxyConfiguration struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`

@@ -1,6 +1,6 @@
 // Package debian makes layers of container images from packages of Debian, without a container engine and without installing anything.
 //
-// What is taken is named by its checksum, so that a layer is the same wherever and whenever it is made.
+// Packages are named by checksum, so that a layer is the same wherever and whenever it is made.
 package debian
 
 import (
@@ -100,8 +100,8 @@ func get(ctx context.Context, url string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(resp.Body, greatestPackage))
 }
 
-// Layer returns the files of packages that are wanted, by their path without a slash at the beginning, as a tar file: sorted, of root, and of one time. All
-// others are left out. Scripts of packages do not run.
+// Layer returns the wanted files of packages as a tar file, by their path without a leading slash. The files are
+// sorted, belong to root, and have one time. All others are left out. Scripts of packages do not run.
 func Layer(debs [][]byte, wanted func(path string) bool, created time.Time) ([]byte, error) {
 	files := map[string]file{}
 	for i, deb := range debs {

@@ -13,7 +13,7 @@ import (
 //go:embed iptables.txt
 var iptables string
 
-// Mirror is where Debian's packages are, and Snapshot has those that are not there any longer.
+// Mirror serves Debian's packages, and Snapshot serves packages that Mirror no longer has.
 const (
 	Mirror   = "http://deb.debian.org/debian"
 	Snapshot = "http://snapshot.debian.org/archive/debian/20261123T000000Z"

@@ -1,8 +1,9 @@
 // Package ociimage writes a container image with the static binaries of Switchyard, for several platforms, without a container engine. An image may
 // also have programs that these binaries run.
 //
-// The archive is an OCI image layout (image-spec 1.1) as a tar file, and a docker archive at the same time. The same binaries and options
-// make the same archive, byte for byte: every list is sorted, and every time is that of the options.
+// The archive is an OCI image layout (image-spec 1.1) as a tar file, and a docker archive at the same time. The same
+// binaries and options make the same archive, byte for byte: every list is sorted, and every time comes from the
+// options.
 package ociimage
 
 import (
@@ -46,7 +47,7 @@ type Options struct {
 	// Name is the full name with a tag, such as localhost/switchyard:v1.2.3. Required. The tag is also the version in the
 	// image's labels.
 	Name string
-	// Labels are put on the image beside its version.
+	// Labels are put on the image in addition to its version.
 	Labels map[string]string
 	// Created is the time of the image and of all files in it. Default: the beginning of 1970.
 	Created time.Time

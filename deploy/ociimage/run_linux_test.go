@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// mostBytes is the size of the program that runs on each node, without symbols. What is for people at their desks is in the other one.
+// mostBytes is the size of the program that runs on each node, without symbols. Commands for people at their desks
+// are in the other program.
 const mostBytes = 36_000_000
 
 // TestRuns starts the real programs with nothing around them but what is in the image.

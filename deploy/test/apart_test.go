@@ -45,7 +45,7 @@ func relayedValues() values {
 	return v
 }
 
-// chartRelay returns what the chart puts up for its relays, and nothing of what it puts up beside them.
+// chartRelay returns the chart's objects for its relays, and no others.
 func chartRelay(t *testing.T) objects {
 	v := splitValues()
 	v["relay"] = values{"enabled": true}
@@ -355,7 +355,7 @@ func checkReplacement(t *testing.T, all objects) {
 	}
 }
 
-// TestRelayValues: what relays need beside others is a matter of the chart's values, which are checked.
+// TestRelayValues: the chart's values, which are checked, set what relays need in addition to other nodes.
 func TestRelayValues(t *testing.T) {
 	with := func(v values) values { return values{"apiServer": placeholders["apiServer"], "relay": v} }
 	for want, v := range map[string]values{

@@ -1,5 +1,5 @@
-// Package test checks what is in deploy: that the Helm chart and the Kustomize base are the same, that the API server accepts
-// them, that they fit the program, and that images can be read by others.
+// Package test checks the contents of deploy. The Helm chart and the Kustomize base must be the same, the API server
+// must accept them, and they must fit the program. Other programs must be able to read the images.
 //
 // It is a module of its own, so that nothing that others import depends on what it needs.
 package test

@@ -1,8 +1,9 @@
-// Command apply-file is a dataplane of its own mode: a [backend.Backend] that a server programs over the node-local API, as 'switchyard apply' is
-// for the modes of Switchyard. It writes the TCP ports of Services to a file, in the way of programs that reload a configuration.
+// Command apply-file is a dataplane of its own mode: a [backend.Backend] that a server programs over the node-local
+// API. 'switchyard apply' does the same for the modes of Switchyard. It writes the TCP ports of Services to a file,
+// in the way of programs that reload a configuration.
 //
-// It shows what a backend owes: an Apply that is whole or nothing, services that fail by themselves, and a Verify that puts right what
-// something else has changed. package apifeed does the rest: following, retries, and reports to the server.
+// It shows the duties of a backend: an Apply that is whole or nothing, services that fail by themselves, and a Verify
+// that repairs foreign changes. package apifeed does the rest: following, retries, and reports to the server.
 package main
 
 import (
@@ -45,7 +46,7 @@ func main() {
 type dataplane struct {
 	path     string
 	services map[state.ServiceName]*state.Service
-	text     []byte // that of the last Apply, nil before the first
+	text     []byte // the state of the last Apply, nil before the first
 }
 
 var _ backend.Backend = (*dataplane)(nil)

@@ -94,7 +94,8 @@ func started(t *testing.T) (address, manifests string) {
 
 func start(t *testing.T, target string) (address string) {
 	t.Helper()
-	// A loopback address of this process: at 127.0.0.1 tests that run at the same time may have the port of UDP, or take that of TCP meanwhile.
+	// A loopback address of this process: at 127.0.0.1, tests that run at the same time may hold the UDP port or take
+	// the TCP port.
 	host := "127.0.0.1"
 	if pid := os.Getpid(); runtime.GOOS == "linux" && pid < 1<<22 {
 		host = netip.AddrFrom4([4]byte{127, byte(100 + pid>>16), byte(pid >> 8), byte(pid)}).String()
@@ -140,7 +141,7 @@ func exchange(t *testing.T, network, address string, query []byte) []byte {
 	var err error
 	deadline := time.Now().Add(time.Minute)
 	for conn == nil {
-		// A UDP socket connects to what is not there yet, too.
+		// A UDP socket also connects to an address that nothing listens on yet.
 		if conn, err = net.Dial("tcp", address); err != nil && time.Now().After(deadline) {
 			t.Fatal(err)
 		}
@@ -249,7 +250,7 @@ func TestAnswers(t *testing.T) {
 		{"_dns._tcp.web.shop.svc.cluster.local.", srv, noName}, // it is called dns-tcp
 		{"_http._tcp.web.shop.svc.cluster.local.", a, noData},
 		{"_._tcp.six.shop.svc.cluster.local.", srv, noName},
-		// What is only a part of names exists.
+		// A name that is only a suffix of other names exists.
 		{"_tcp.web.shop.svc.cluster.local.", srv, noData},
 		{"_sctp.web.shop.svc.cluster.local.", srv, noName},
 		{"shop.svc.cluster.local.", a, noData},

@@ -1,14 +1,15 @@
-// Command dns answers for the names of the cluster's Services, on the node itself: no query leaves the node, and none is lost while
-// the cluster's DNS servers move. It follows the node-local API and needs no access to Kubernetes.
+// Command dns answers for the names of the cluster's Services on the node itself. No query leaves the node, and none
+// is lost while the cluster's DNS servers move. It follows the node-local API and needs no access to Kubernetes.
 //
-// It answers as Kubernetes' DNS specification says (version 1.1.0): A and AAAA, SRV, PTR and CNAME records of all services, of headless
-// ones with the hostnames of their endpoints, and of those that opted out of the service proxy. It refuses names outside of the domain
-// and addresses that it does not know, as it is no resolver: let a resolver on the node ask it for the domain and for the ranges
-// of services and pods.
+// It follows Kubernetes' DNS specification (version 1.1.0), with A and AAAA, SRV, PTR and CNAME records of all
+// services. This includes headless services with the hostnames of their endpoints, and services that opted out of the
+// service proxy. It is no resolver, and refuses names outside of the domain and addresses that it does not know. Let
+// a resolver on the node ask it for the domain and for the ranges of services and pods.
 //
-// The deprecated records of pods, a-b-c-d.NAMESPACE.pod.DOMAIN (section 2.6), do not exist here: the answer is NXDOMAIN, as that of CoreDNS
-// by default (pods disabled). The specification still asks for them, for any address, whether there is such a pod or not, which can be
-// abused together with wildcard certificates. To answer for pods that exist would take a watch on all pods.
+// The deprecated records of pods, a-b-c-d.NAMESPACE.pod.DOMAIN (section 2.6), do not exist here: the answer is
+// NXDOMAIN, as in CoreDNS by default (pods disabled). The specification still asks for them, for any address, even
+// without such a pod, which can be abused together with wildcard certificates. Answers for existing pods would need a
+// watch on all pods.
 //
 // The server must serve names: switchyard serve --names, or switchyard proxy --api-listen unix:///run/switchyard/api.sock --names.
 package main

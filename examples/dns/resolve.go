@@ -95,7 +95,7 @@ func resource(name dnsmessage.Name, body dnsmessage.ResourceBody) dnsmessage.Res
 // reply is a message on its way to the client.
 type reply struct {
 	dnsmessage.Message
-	edns   int // 1 if the first additional record is that of EDNS
+	edns   int // 1 if the first additional record is an EDNS record
 	client int // how many bytes the client takes over UDP by EDNS
 }
 

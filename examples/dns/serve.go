@@ -26,7 +26,7 @@ func serveUDP(ctx context.Context, c net.PacketConn, z *zone) {
 			return
 		}
 		if err != nil {
-			continue // that of an answer to a client that is gone
+			continue // the error of an answer to a client that is gone
 		}
 		if answer := z.answer(query[:n], plainSize); answer != nil {
 			_, _ = c.WriteTo(answer, from)

@@ -17,7 +17,7 @@ import (
 // ttl is for how many seconds an answer may be kept, also that there is none.
 const ttl = 5
 
-// schemaVersion is that of the specification that the answers follow.
+// schemaVersion is the version of the specification that the answers follow.
 const schemaVersion = "1.1.0"
 
 // zone is what is known of the cluster's domain, and of the names of its addresses.
@@ -62,7 +62,8 @@ func newZone(domain string) (*zone, error) {
 	return z, nil
 }
 
-// apply takes an update over. Of a service that is not understood, what was known stays; report is called with the reason.
+// apply applies an update. A service that cannot be parsed keeps its last known records; report is called with the
+// reason.
 func (z *zone) apply(u *client.NamesUpdate, report func(error)) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -165,8 +166,8 @@ func (s *service) exists() bool {
 	return s != nil && (s.ExternalName != "" || len(s.ClusterIps) > 0 || len(s.endpoints) > 0)
 }
 
-// find returns the records of a name, which is in lower case and in the domain. If there is no such name, exists is false. A
-// name exists without records if it is only a part of others, or has records of other types.
+// find returns the records of a name, which is in lower case and in the domain. If there is no such name, exists is
+// false. A name exists without records if it is only a suffix of other names, or has records of other types.
 func (z *zone) find(name string, t dnsmessage.Type) (records []dnsmessage.ResourceBody, exists bool) {
 	labels := strings.Split(strings.TrimSuffix(strings.TrimSuffix(name, z.domain), "."), ".")
 	slices.Reverse(labels)
@@ -218,7 +219,7 @@ func (z *zone) find(name string, t dnsmessage.Type) (records []dnsmessage.Resour
 // asks reports whether a question of type t wants a record of the type have.
 func asks(t, have dnsmessage.Type) bool { return t == have || t == dnsmessage.TypeALL }
 
-// addrs returns the addresses of the service, or those of its endpoints with a label.
+// addrs returns the addresses of the service, or the addresses of its endpoints with a label.
 func (s *service) addrs(label string) (addrs []netip.Addr) {
 	if label == "" {
 		for _, ip := range s.ClusterIps {

@@ -1,7 +1,8 @@
 // Command embed routes the services of a node as 'switchyard run' does, with package node as a library. It is what a program looks like
 // that brings a service proxy of its own, such as the agent of a network plugin.
 //
-// An API server in the place of manifests is one line: source/kube has the same interface as internal/source/file. Only it needs client-go.
+// To use an API server instead of manifests, change one line: source/kube has the same interface as
+// internal/source/file. Only source/kube needs client-go.
 package main
 
 import (
@@ -33,7 +34,7 @@ func main() {
 	}
 }
 
-// run routes until ctx ends. What is programmed stays, so that a restart is not noticed.
+// run routes until ctx ends. The rules stay, so that traffic does not notice a restart.
 func run(ctx context.Context, manifests, name, pods string) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	c := config.Default()

@@ -25,7 +25,7 @@ const routeLocalnet = "/proc/sys/net/ipv4/conf/all/route_localnet"
 // dataplane is a client.Sink.
 type dataplane struct {
 	node *api.Node
-	// services are those to show: of one that cannot be programmed, what it was before.
+	// services are the services to program; a service that cannot be programmed keeps its previous state.
 	services map[client.ServiceName]*api.ServiceEndpoints
 	flows    flows
 }
@@ -69,8 +69,8 @@ func (d *dataplane) inOrder(failed map[client.ServiceName]error) (services []*ap
 	return services
 }
 
-// write writes all rules in one transaction, so that no packet meets half of them. Only sets outlive it: they hold which client
-// is bound to which endpoint. What an earlier life of the program has left goes.
+// write writes all rules in one transaction, so that no packet meets half of them. Only sets outlive the transaction:
+// they hold each client's endpoint. It removes rules that an earlier run of the program left.
 func (d *dataplane) write(services []*api.ServiceEndpoints) error {
 	list, _ := run("", "nft", "--terse", "list", "table", "inet", "example") // it fails if there is none
 	old := regexp.MustCompile(`(?m)^\t(chain|set) (\w+) \{`).FindAllStringSubmatch(list, -1)

@@ -19,7 +19,7 @@ type flows struct {
 	now, before map[netip.AddrPort]map[netip.AddrPort]bool // endpoints by frontend
 }
 
-// cut cuts flows to frontends that are, or were at the last cut, to endpoints that do not serve them.
+// cut deletes flows to current frontends, and to frontends of the last cut, whose endpoints do not serve them.
 func (f *flows) cut(services []*api.ServiceEndpoints) (err error) {
 	if f.now, err = serving(services); err != nil || len(f.now)+len(f.before) == 0 {
 		return err

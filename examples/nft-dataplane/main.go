@@ -1,11 +1,13 @@
 //go:build linux
 
-// Command nft-dataplane makes the kernel route what the node-local API says, by rules that it writes anew with each change, with
-// the program nft. Of Switchyard it knows nothing but the client module, and it passes the conformance suite.
+// Command nft-dataplane programs the kernel from the node-local API with the program nft, and writes all rules again
+// with each change. The only part of Switchyard that it uses is the client module, and it passes the conformance
+// suite.
 //
-// It is made to be read. Writing everything for each change takes a second for 2,000 services, and longer if they have affinity, for
-// which each endpoint has a set; backend/nftables shows what it takes for a hundred thousand, and for rules that somebody else deletes:
-// this program would not notice. It does not answer on health check node ports either. It needs root and nft 1.0.6 or later.
+// It is made to be read. Writing everything for each change takes a second for 2,000 services, and longer with
+// affinity, for which each endpoint has a set. This program also does not notice when another program deletes its
+// rules. backend/nftables shows how to support a hundred thousand services and repair rules. It does not answer on
+// health check node ports either. It needs root and nft 1.0.6 or later.
 package main
 
 import (

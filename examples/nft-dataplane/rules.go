@@ -144,8 +144,8 @@ func (w *writer) traffic(ip, kind, port string, p *api.Port, t *api.Traffic) str
 	return w.chain(hash("clients", id), rules...)
 }
 
-// route makes the chain of a route. It has no set of its own: the kernel looks a set up by walking a list of all of them, so that
-// a set for each route would cost the square of their number.
+// route makes the chain of a route. It has no set of its own. The kernel finds a set by walking a list of all sets,
+// so a set for each route would cost the square of their number.
 func (w *writer) route(ip, name, id, port string, p *api.Port, r *api.Route) string {
 	switch r.Verdict {
 	case api.Verdict_VERDICT_REJECT:

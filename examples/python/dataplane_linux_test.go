@@ -79,7 +79,8 @@ for text in sys.argv[1:]:
 	}
 }
 
-// TestDataplane sends packets through the dataplane in Python: those of three stories. 'switchyard conformance' has all.
+// TestDataplane sends the packets of three stories through the dataplane in Python. 'switchyard conformance' runs all
+// stories.
 func TestDataplane(t *testing.T) {
 	netnstest.Need(t)
 	if err := netns.Check(); err != nil {

@@ -1,10 +1,12 @@
-// Command tiny-dataplane makes cluster IPs work, in under 200 lines and without rules in the kernel: it makes the cluster's
-// service ranges addresses of this node, listens there, and copies what comes to an endpoint and back. It needs root and ip.
+// Command tiny-dataplane makes cluster IPs work, in under 200 lines and without rules in the kernel. It makes the
+// cluster's service ranges addresses of this node, listens there, and copies data to an endpoint and back. It needs
+// root and ip.
 //
-// That has its price. Endpoints see an address of this node as the client's, and all clients take the route inside. There is
-// no affinity, and what should be dropped is refused. Services with more than cluster IPs, TCP and UDP are reported as failed,
-// but the rest of them works. Programs that listen on all addresses of the node answer on cluster IPs, too, and keep services
-// off their port. When this program ends, so do all connections. examples/nft-dataplane shows what it takes to do it all.
+// This simplicity has a price. Endpoints see an address of this node as the client's, and all clients take the route
+// inside. There is no affinity, and what should be dropped is refused. Services with more than cluster IPs, TCP and
+// UDP are reported as failed, but their cluster IPs, TCP and UDP work. Programs that listen on all addresses of the
+// node also answer on cluster IPs, and keep services off their port. When this program ends, all connections end.
+// examples/nft-dataplane is a complete dataplane.
 package main
 
 import (

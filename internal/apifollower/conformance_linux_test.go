@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(conformance.Main(m)) }
 
-// TestConformance has the nftables dataplane pass the suite behind the API: store, server, unix socket, client, replica,
-// reconciler. The suite waits for what the dataplane reports, at the server and under the server's revisions.
+// TestConformance runs the suite on the nftables dataplane behind the API: store, server, unix socket, client, replica,
+// reconciler. The suite waits for the dataplane's reports at the server, under the server's revisions.
 func TestConformance(t *testing.T) {
 	conformance.Run(t, conformance.Dataplane{Name: "nftables behind the API", Follow: follow, Seeds: 4})
 }

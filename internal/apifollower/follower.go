@@ -1,5 +1,5 @@
-// Package apifollower follows the state of a node over the node-local API and keeps it in a replica, from which a dataplane in this
-// process is programmed as if its brain were here, too.
+// Package apifollower follows the state of a node over the node-local API and keeps it in a replica. A dataplane in
+// this process is programmed from the replica as if its brain were also here.
 package apifollower
 
 import (
@@ -21,7 +21,7 @@ import (
 type Options struct {
 	// Client specifies where the server is. Its OnError and OnConnect are the Follower's own.
 	Client client.Options
-	// Logger gets services, and what of the node, that cannot be read. Default: nothing is logged.
+	// Logger gets services and parts of the node state that cannot be read. Default: nothing is logged.
 	Logger *slog.Logger
 }
 
@@ -75,8 +75,9 @@ func (f *Follower) Lost() (since time.Time, why error) {
 // Changed gets a value when Lost may have changed.
 func (f *Follower) Changed() <-chan struct{} { return f.changed }
 
-// Forget makes the Follower start over: it counts as lost until the whole state has come again. The replica keeps what it has
-// until then. It is for callers that follow another server meanwhile and must not return to an older state.
+// Forget makes the Follower start over: it counts as lost until the whole state has arrived again. Until then, the
+// replica keeps its state. It is for callers that follow another server for a while and must not return to an older
+// state.
 func (f *Follower) Forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -136,8 +137,8 @@ func (f *Follower) Run(ctx context.Context) error {
 	return nil
 }
 
-// take brings the replica to the state after u. What cannot be read in it stays as it was, unless another service has got one
-// of its frontends: later updates lead on from u, so the rest of it must not get lost.
+// take brings the replica to the state after u. An unreadable service keeps its last state, unless another service has
+// one of its frontends now. The rest of u is always applied, because later updates continue from u.
 func (f *Follower) take(from *client.Watcher, u *client.Update) {
 	held := f.replica.Snapshot()
 	update := &state.Update{Full: u.Full, Triggers: u.Triggers}
@@ -168,7 +169,7 @@ func (f *Follower) take(from *client.Watcher, u *client.Update) {
 	}
 	update = update.Keep(maps.Keys(unreadable), held.Get)
 	f.mu.Lock()
-	if from != f.watcher { // what is to come will be whole, and newer
+	if from != f.watcher { // the next update is whole and newer
 		f.mu.Unlock()
 		return
 	}
@@ -176,7 +177,7 @@ func (f *Follower) take(from *client.Watcher, u *client.Update) {
 	f.ledger.Note(f.replica.Snapshot().Revision(), u.Position)
 	f.forgotten = false
 	f.setLost(time.Time{}, nil)
-	// Of what is no news to the dataplane it reports nothing, and a server must hear all the same that it is shown.
+	// The dataplane reports nothing about unchanged services, but the server must learn that they are shown.
 	noNews := f.replica.Snapshot().Revision() == held.Revision()
 	changed := len(unreadable) > 0 || len(f.unreadable) > 0
 	isNew := nodeFault != nil && (f.nodeFault == nil || f.nodeFault.Error() != nodeFault.Error())
@@ -193,8 +194,8 @@ func (f *Follower) take(from *client.Watcher, u *client.Update) {
 	}
 }
 
-// Report sends the server which revision of the replica the dataplane shows, and what cannot be programmed. It returns at
-// once. failed must not be modified any more.
+// Report sends the server which revision of the replica the dataplane shows, and which services cannot be programmed.
+// It returns at once. The caller must not modify failed afterwards.
 func (f *Follower) Report(applied state.Revision, failed map[state.ServiceName]error) {
 	f.mu.Lock()
 	f.applied, f.failed = applied, failed
@@ -202,7 +203,7 @@ func (f *Follower) Report(applied state.Revision, failed map[state.ServiceName]e
 	f.sendReport()
 }
 
-// sendReport sends the server what has been reported, and what cannot be read.
+// sendReport sends the server the last report, and the services that cannot be read.
 func (f *Follower) sendReport() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -216,7 +217,8 @@ func (f *Follower) sendReport() {
 	f.watcher.Report(s)
 }
 
-// Problems are why the node may not show what it should: there is no server, or something of the node or services that cannot be read.
+// Problems returns why the node may lack a part of its state: no server, or a part of the node or of services that
+// cannot be read.
 func (f *Follower) Problems() (problems []error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -119,7 +119,7 @@ func (w *world) heard(applied state.Revision, failed int) {
 	w.reported = append(w.reported, fmt.Sprintf("%d, %d failed", applied, failed))
 }
 
-// reports expects what the server was sent last.
+// reports checks the last report that the server has received.
 func (w *world) reports(want string) {
 	w.t.Helper()
 	synctest.Wait()
@@ -162,8 +162,8 @@ func newFeed() (feed *statecopy.Replica, set func(ports map[string]uint16)) {
 	}
 }
 
-// TestServersAreRestarted goes through the lives of three servers: none takes away what the one before had said, however long
-// it takes to find out what is so now, and then only what is different comes through.
+// TestServersAreRestarted goes through the lives of three servers. No server removes the state of the previous one,
+// regardless of how long it takes to learn the current state. Afterwards only the differences arrive.
 func TestServersAreRestarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -250,7 +250,7 @@ func TestNewServerHearsWhatIsShown(t *testing.T) {
 	})
 }
 
-// scripted is a server that sends what the test says.
+// scripted is a server that sends the updates of the test.
 type scripted struct {
 	localnetv1.UnimplementedEndpointsServer
 	world *world
@@ -290,7 +290,8 @@ func (s *scripted) Watch(stream grpc.BidiStreamingServer[localnetv1.WatchRequest
 	}
 }
 
-// script starts a server that sends what the returned function is given, which is then reported as applied.
+// script starts a server. It sends the updates that are passed to the returned function, and each must be reported as
+// applied.
 func (w *world) script() (send func(full bool, services ...*localnetv1.ServiceEndpoints)) {
 	respond, first := w.scriptResponses(), true
 	return func(full bool, services ...*localnetv1.ServiceEndpoints) {
@@ -357,8 +358,8 @@ func TestWhatCannotBeReadStays(t *testing.T) {
 	})
 }
 
-// TestNodeThatCannotBeRead: one whose settings have a fault goes without these settings, any other stays as it was, and it is a problem
-// until the server sends another one.
+// TestNodeThatCannotBeRead: a node with faulty settings loses these settings. A node with any other fault stays
+// unchanged, and is a problem until the server sends another one.
 func TestNodeThatCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -1,9 +1,10 @@
-// Package apirules does to Services and EndpointSlices what an API server does before it stores them: it fills in defaults and
-// refuses what is invalid.
+// Package apirules applies an API server's rules to Services and EndpointSlices: it fills in defaults and refuses
+// invalid objects.
 //
-// It also says of which Endpoints a controller makes EndpointSlices.
+// It also reports from which Endpoints a controller makes EndpointSlices.
 //
-// The rules are those of pkg/apis/core and pkg/apis/discovery in k8s.io/kubernetes: defaults.go and validation.go of a create request.
+// The rules come from pkg/apis/core and pkg/apis/discovery in k8s.io/kubernetes: defaults.go and validation.go of a
+// create request.
 package apirules
 
 import (
@@ -29,7 +30,7 @@ func (f *Fault) Error() string { return f.Field + ": " + f.Err.Error() }
 // Unwrap returns the fault without the field.
 func (f *Fault) Unwrap() error { return f.Err }
 
-// faults collects those of one object.
+// faults collects the faults of one object.
 type faults []*Fault
 
 func (f *faults) add(field, format string, args ...any) {
@@ -65,7 +66,7 @@ func external(s *corev1.Service) bool {
 	return NodePorted(s) || s.Spec.Type == corev1.ServiceTypeClusterIP && len(s.Spec.ExternalIPs) > 0
 }
 
-// DefaultService fills in what a Service does not say. Addresses and ports of nodes, which are allocated, it leaves out.
+// DefaultService fills in the defaults of a Service. It leaves out addresses and node ports, which are allocated.
 func DefaultService(s *corev1.Service) {
 	spec := &s.Spec
 	if spec.Type == "" {

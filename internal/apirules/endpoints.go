@@ -10,8 +10,9 @@ import (
 // leaderAnnotation is on Endpoints that are the lock of a leader election.
 const leaderAnnotation = "control-plane.alpha.kubernetes.io/leader"
 
-// IsMirrored reports whether a controller of the cluster makes EndpointSlices of Endpoints that were written by hand. It leaves out those that ask for
-// none and those of leader elections (endpointslicemirroring in k8s.io/kubernetes).
+// IsMirrored reports whether a controller of the cluster makes EndpointSlices of Endpoints that were written by hand.
+// It does not for Endpoints that opt out, nor for Endpoints of leader elections (endpointslicemirroring in
+// k8s.io/kubernetes).
 func IsMirrored(e *corev1.Endpoints) bool {
 	_, elected := e.Annotations[leaderAnnotation]
 	return !elected && e.Labels[discoveryv1.LabelSkipMirror] != "true"

@@ -14,8 +14,8 @@ import (
 
 func sorted(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }
 
-// ValidateService returns why an API server refuses a Service, which has its defaults, none if it does not. The families of
-// its addresses are left to whoever allocates them.
+// ValidateService returns why an API server refuses a Service, which has its defaults, and nil if it accepts the
+// Service. It does not check the families of its addresses, which the allocator checks.
 func ValidateService(s *corev1.Service) []*Fault {
 	var f faults
 	// Newer API servers take any DNS label for a name, older ones only those that begin with a letter.
@@ -67,7 +67,7 @@ func (f *faults) serviceType(s *corev1.Service) {
 	}
 }
 
-// kubeletPort is what a LoadBalancer must not expose.
+// kubeletPort is the port that a LoadBalancer must not expose.
 const kubeletPort = 10250
 
 func (f *faults) servicePorts(s *corev1.Service) {

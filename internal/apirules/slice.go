@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// What an EndpointSlice may have at most.
+// The limits of an EndpointSlice.
 const (
 	maxEndpoints = 1000
 	maxPorts     = 20000

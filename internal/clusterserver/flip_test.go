@@ -39,8 +39,8 @@ func serviceAndSlice(n int, namespace string, endpoints int) []model.Object {
 	}
 }
 
-// TestNamespaceFlips puts the opt-out label on one of 100 namespaces and takes it off again: who follows the relay is sent what is
-// in that namespace, and no more.
+// TestNamespaceFlips puts the opt-out label on one of 100 namespaces and removes it again. Followers of the relay get
+// only the objects of that namespace.
 func TestNamespaceFlips(t *testing.T) {
 	const services, namespaces = 10_000, 100
 	r := newRelay(t)

@@ -11,8 +11,9 @@ import (
 	"github.com/switchyard-net/switchyard/internal/protoconv"
 )
 
-// A part is sent once it has targetSize, and never grows beyond maxSize, unless with a single object: the API server admits
-// objects of up to 1.5 MiB, and followers take messages of up to 64 MiB. Large parts cost memory at both ends, small ones time.
+// A part is sent once it has targetSize, and grows beyond maxSize only with a single object. The API server admits
+// objects of up to 1.5 MiB, and followers accept messages of up to 64 MiB. Large parts cost memory at both ends, small
+// ones time.
 const (
 	targetSize = 64 << 10
 	maxSize    = 128 << 10
@@ -21,11 +22,11 @@ const (
 // overhead is what an object or a ref takes in a part besides itself: its tag and its length.
 const overhead = 4
 
-// partition is an update cut into parts, each marshalled once for all followers that are busy with it.
+// partition is an update cut into parts, each marshalled once for all followers that receive it.
 //
-// The parts of the full set that was asked for last are kept until all senders are done. Those of other updates are kept by
-// the senders of the moment, and until the collector comes by. So followers that do not read hold one set together, and beside it
-// one part each.
+// The parts of the latest full set are kept until all senders are done. The parts of other updates are kept by their
+// current senders, until the next garbage collection. So all followers that do not read share one set, and hold one
+// part each in addition.
 type partition struct {
 	update   *objectlog.Update
 	instance uint64
@@ -79,7 +80,7 @@ func (s *partitions) begin(u *objectlog.Update, instance uint64) (p *partition, 
 	}
 }
 
-// replace begins to keep the parts of p, and leaves those of the one before to the collector. The caller holds mu.
+// replace begins to keep the parts of p, and releases the parts of the previous one. The caller holds mu.
 func (s *partitions) replace(p *partition) {
 	if s.latest != nil {
 		s.latest.keepParts(false)

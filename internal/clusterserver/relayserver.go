@@ -1,8 +1,8 @@
-// Package clusterserver hands out the cluster's objects to the relays below, over gRPC.
+// Package clusterserver serves the cluster's objects to the relays below, over gRPC.
 //
-// It implements switchyard.cluster.v1 and leaves authentication to others. Clients set the pace: for one that
-// does not read, one update is held, whose objects are shared with the feed, and as many of its messages as fit into gRPC's windows. What several
-// clients need is marshalled once.
+// It implements switchyard.cluster.v1 and leaves authentication to its caller. Clients set the pace. For a client that
+// does not read, the server holds one update, which shares its objects with the feed, and the messages in gRPC's
+// windows. Messages for several clients are marshalled once.
 package clusterserver
 
 import (
@@ -25,7 +25,7 @@ type Options struct {
 	// Feed has the objects. Required. Once it is closed, or the context of a request ends, the client is sent away with
 	// UNAVAILABLE.
 	Feed *objectlog.Feed
-	// InstanceID names the life of Feed: clients resume only what they know from the same life. Default: drawn at random.
+	// InstanceID names the life of Feed: clients can resume only within the same life. Default: a random number.
 	InstanceID uint64
 }
 
@@ -92,7 +92,7 @@ func (s *server) Follow(stream stream) error {
 // errClosed is for clients that are still there when the feed is closed or the server ends their context.
 var errClosed = status.Error(codes.Unavailable, "this relay is shutting down; retry later, or follow another one")
 
-// closed reports whether there will be no more updates on a stream.
+// closed reports whether a stream gets no further updates.
 func (s *server) closed(stream stream) bool {
 	select {
 	case <-s.feed.Closed():

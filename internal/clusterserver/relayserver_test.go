@@ -69,7 +69,7 @@ func newRelay(t *testing.T) *relay {
 	return r
 }
 
-// counting is a stream that counts what is sent.
+// counting is a stream that counts its messages.
 type counting struct {
 	grpc.ServerStream
 	sent *atomic.Int64
@@ -341,7 +341,8 @@ func TestParts(t *testing.T) {
 	})
 }
 
-// TestClientsThatNeverRead ask for everything and read nothing: what the server does for them is bounded, and others are served.
+// TestClientsThatNeverRead: clients request everything and read nothing. The server's cost for them is bounded, and
+// other clients are served.
 func TestClientsThatNeverRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRelay(t)

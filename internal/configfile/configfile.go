@@ -16,15 +16,17 @@ import (
 
 // Options say how files are read.
 type Options struct {
-	// Name is the file's name, for positions in errors. Default "configuration". [LoadFiles] takes those of the files.
+	// Name is the file's name, for positions in errors. Default "configuration". [LoadFiles] uses the names of the
+	// files.
 	Name string
 	// Platform is the platform that the configuration is for, named as in runtime.GOOS. Default: any.
 	Platform string
-	// SkipOthers reads files that are not meant for this program alone, such as kubeadm's: a ConfigMap stands for the configuration
+	// SkipOthers reads files that other programs also use, such as kubeadm's. A ConfigMap counts as the configuration
 	// files in it, and documents of other kinds are skipped, with a note.
 	SkipOthers bool
-	// Dataplanes are kinds of files of single dataplanes that are read in the place of a KubeProxyConfiguration, such as those of
-	// [DataplaneKinds]. The mode is that of the dataplane then, and fields that the kind does not have are at their defaults. Default: none.
+	// Dataplanes are kinds of files of single dataplanes that may replace a KubeProxyConfiguration, such as the kinds
+	// in [DataplaneKinds]. The dataplane then decides the mode, and fields that the kind lacks have their defaults.
+	// Default: none.
 	Dataplanes []string
 }
 
@@ -59,17 +61,17 @@ func Load(data []byte, o Options) (*config.Config, []config.Note, error) {
 	return LoadFiles([]File{{Name: o.Name, Data: data}}, o)
 }
 
-// LoadFiles reads the files of a configuration, with its defaults, and checks it. Together they hold one KubeProxyConfiguration
-// of any version, which nodes may share, and any number of KubeProxyInstanceConfigurations with what this node has of its own.
-// These count where the KubeProxyConfiguration does not mention a field, or has its default; that two documents give a field
-// different values is a fault.
+// LoadFiles reads the files of a configuration, with its defaults, and checks it. Together the files hold one
+// KubeProxyConfiguration of any version, which nodes may share, and any number of KubeProxyInstanceConfigurations for
+// this node. These count where the KubeProxyConfiguration does not mention a field, or has its default. Two documents
+// that give a field different values are a fault.
 //
-// The notes say what the operator should know, but need not fix: fields that landed elsewhere or were dropped, and unknown
-// fields of v1alpha1, which kube-proxy ignores as well.
+// The notes are for the operator's information: fields that moved or were dropped, and unknown fields of v1alpha1,
+// which kube-proxy also ignores.
 //
-// The error, if any, joins all faults of the files, each with its line, field and remedy. The configuration is returned beside
-// it if there is a KubeProxyConfiguration, of a version that has ConfigHardFail, only single fields are at fault, and it is valid with their
-// defaults in their place: see [config.Choose].
+// The error, if any, joins all faults of the files, each with its line, field and remedy. With an error, LoadFiles also
+// returns a configuration if three conditions hold. The KubeProxyConfiguration has a version with ConfigHardFail, only
+// single fields are at fault, and the configuration is valid with defaults in their place. See [config.Choose].
 func LoadFiles(files []File, o Options) (*config.Config, []config.Note, error) {
 	l, err := load(files, o)
 	return l.config, l.notes, err
@@ -113,7 +115,7 @@ func encode(n *yaml.Node) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// block has n written in the usual style of YAML, instead of that of JSON.
+// block writes n in the usual style of YAML, instead of the style of JSON.
 func block(n *yaml.Node) {
 	n.Style = 0
 	for _, c := range n.Content {

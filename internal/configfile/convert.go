@@ -21,10 +21,11 @@ func Versions() []string {
 	return []string{path.Base(v1alpha2.APIVersion), path.Base(v1alpha1.APIVersion)}
 }
 
-// Convert reads files as [LoadFiles] does and returns the one file that means the same in a version, such as v1alpha1. Every
-// field is written. Comments go with the fields that they are about. The file of a single dataplane stays one; its kind has one version.
+// Convert reads files like [LoadFiles] and returns one file with the same meaning in a version, such as v1alpha1. Every
+// field is written. Comments stay with their fields. The file of a single dataplane keeps its kind, which has one
+// version.
 //
-// The notes are those of LoadFiles, and one for each value and each comment that gets lost. There is no file if there is a fault.
+// The notes are the notes of LoadFiles, and one for each lost value and comment. There is no file if there is a fault.
 func Convert(files []File, version string, o Options) ([]byte, []config.Note, error) {
 	if !slices.Contains(Versions(), version) {
 		return nil, nil, fmt.Errorf("there is no version %q: use %s", version, strings.Join(Versions(), " or "))
@@ -111,7 +112,7 @@ func (l *loaded) comment(root *yaml.Node, rename func(string) string) {
 
 // latest returns the file of the latest version.
 func (l *loaded) latest() *yaml.Node {
-	root, _ := nodes(v1alpha2.From(l.config)) // which has been encoded before, or is a part of what has
+	root, _ := nodes(v1alpha2.From(l.config)) // it cannot fail: this value, or one that contains it, has been encoded before
 	return root
 }
 

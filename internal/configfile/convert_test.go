@@ -96,7 +96,7 @@ func TestManyComments(t *testing.T) {
 	}
 }
 
-// FuzzConvert expects that a conversion means what the file means, or names what gets lost, whatever its comments are.
+// FuzzConvert expects that a conversion keeps the meaning of the file, or names the losses, for any comments.
 func FuzzConvert(f *testing.F) {
 	f.Add([]byte(commented))
 	f.Add([]byte(v2 + "nodePortAddresses: [primary, # a\n all] # b\nlinux: # c\n  # d\n  masqueradeAll: true\n"))
@@ -130,8 +130,8 @@ func FuzzConvert(f *testing.F) {
 	})
 }
 
-// TestConvertingBackNamesWhatIsLost sets each field of v1alpha2 alone, in each mode: the file of v1alpha1 means the same, or the
-// difference is named. What was made of it is converted forth and back once more, and does not change.
+// TestConvertingBackNamesWhatIsLost sets each field of v1alpha2 alone, in each mode. The file of v1alpha1 has the same
+// meaning, or the difference is named. Converting the result there and back once more does not change it.
 func TestConvertingBackNamesWhatIsLost(t *testing.T) {
 	lost := map[string]bool{}
 	for _, mode := range []string{"", "nftables", "ipvs"} {

@@ -14,8 +14,9 @@ import (
 	"github.com/switchyard-net/switchyard/internal/manifest"
 )
 
-// KindNFTables, KindEBPF, KindIPVS and KindUserspace are the kinds of the files of a process that only programs nftables: alone, with socket hooks above it,
-// with IPVS and with a relay above it. KindIPTables and KindWinkernel are those of one which only programs iptables, or Windows' HNS.
+// KindNFTables, KindEBPF, KindIPVS and KindUserspace are the file kinds of a process that only programs nftables:
+// alone, with socket hooks above it, with IPVS, and with a relay above it. KindIPTables and KindWinkernel are the file
+// kinds of a process that only programs iptables or Windows' HNS.
 const (
 	KindNFTables  = "NFTablesConfiguration"
 	KindEBPF      = "EBPFConfiguration"
@@ -66,7 +67,7 @@ func dataplaneFileOf(doc *manifest.Document) *dataplaneFile {
 	return &dataplaneFiles[i]
 }
 
-// programming is what a process that only programs a node needs of the whole configuration beside the section of its dataplane.
+// programming has the settings of a process that only programs a node, without the section of its dataplane.
 type programming struct {
 	DetectLocalMode     config.LocalMode     `json:"detectLocalMode"`
 	DetectLocal         v1alpha2.DetectLocal `json:"detectLocal"`
@@ -95,7 +96,7 @@ func (p *programming) put(c *v1alpha2.KubeProxyConfiguration) {
 		p.HealthzBindAddress, p.MetricsBindAddress, p.BindAddressHardFail, p.ConfigHardFail, p.EnableProfiling, p.Linux
 }
 
-// nftablesFile has the section of the nftables dataplane, and beside it the rest.
+// nftablesFile has the section of the nftables dataplane and the common settings.
 type nftablesFile struct {
 	config.NFTables
 	programming
@@ -109,7 +110,7 @@ func nftablesPart(c *v1alpha2.KubeProxyConfiguration) (any, func()) {
 	}
 }
 
-// iptablesFile has the section of the iptables dataplane, and beside it the rest.
+// iptablesFile has the section of the iptables dataplane and the common settings.
 type iptablesFile struct {
 	config.IPTables
 	programming
@@ -123,7 +124,7 @@ func iptablesPart(c *v1alpha2.KubeProxyConfiguration) (any, func()) {
 	}
 }
 
-// ebpfFile has the section of the hooks, and beside it that of nftables, which is below them, and the rest.
+// ebpfFile has the section of the hooks, the section of nftables, which is below the hooks, and the common settings.
 type ebpfFile struct {
 	config.EBPF
 	NFTables config.NFTables `json:"nftables"`
@@ -138,7 +139,7 @@ func ebpfPart(c *v1alpha2.KubeProxyConfiguration) (any, func()) {
 	}
 }
 
-// ipvsFile has the section of IPVS, and beside it that of nftables, which is below it, and the rest.
+// ipvsFile has the section of IPVS, the section of nftables, which is below IPVS, and the common settings.
 type ipvsFile struct {
 	config.IPVS
 	NFTables config.NFTables `json:"nftables"`
@@ -153,7 +154,8 @@ func ipvsPart(c *v1alpha2.KubeProxyConfiguration) (any, func()) {
 	}
 }
 
-// userspaceFile has the section of the relay, and beside it that of nftables, which is below it, and the rest.
+// userspaceFile has the section of the relay, the section of nftables, which is below the relay, and the common
+// settings.
 type userspaceFile struct {
 	config.Userspace
 	NFTables config.NFTables `json:"nftables"`
@@ -168,7 +170,7 @@ func userspacePart(c *v1alpha2.KubeProxyConfiguration) (any, func()) {
 	}
 }
 
-// winkernelFile has the section of Windows' HNS, and beside it the rest.
+// winkernelFile has the section of Windows' HNS and the common settings.
 type winkernelFile struct {
 	config.Winkernel
 	programming
@@ -200,7 +202,7 @@ func (l *loaded) loadDataplane() {
 	l.config, l.unset = c, unset
 }
 
-// root returns the file that says of c what its kind can, and notes about what it cannot.
+// root returns the file with the settings of c that its kind supports, and notes about the others.
 func (f *dataplaneFile) root(c *config.Config) (*yaml.Node, []config.Note, error) {
 	kept := v1alpha2.Default()
 	kept.Mode = f.mode

@@ -42,7 +42,7 @@ func TestLoadNFTables(t *testing.T) {
 	}
 }
 
-// TestLoadEBPF: the file of the hooks also has the section of what is below them.
+// TestLoadEBPF: the file of the hooks also has the section of nftables, which is below them.
 func TestLoadEBPF(t *testing.T) {
 	const head = "apiVersion: switchyard.net/v1alpha1\nkind: EBPFConfiguration\n"
 	o := configfile.Options{Dataplanes: []string{configfile.KindEBPF}}
@@ -100,7 +100,8 @@ func TestEveryDataplaneKind(t *testing.T) {
 	}
 }
 
-// TestDataplaneFileAndInstance: what a node has of its own is beside the file of a dataplane as beside the whole configuration.
+// TestDataplaneFileAndInstance: the settings of one node combine with the file of a dataplane in the same way as with
+// the whole configuration.
 func TestDataplaneFileAndInstance(t *testing.T) {
 	files := func(own string) []configfile.File {
 		return []configfile.File{

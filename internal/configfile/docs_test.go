@@ -11,8 +11,8 @@ import (
 	"github.com/switchyard-net/switchyard/config/v1alpha2"
 )
 
-// TestReferenceIsComplete compares docs/config-reference.md with the types: every field has a row in the table of its section,
-// with its default and when a change takes effect, and there are no other rows.
+// TestReferenceIsComplete compares docs/config-reference.md with the types. Every field has a row in the table of its
+// section, with its default and the time at which a change takes effect. There are no other rows.
 func TestReferenceIsComplete(t *testing.T) {
 	rows := referenceRows(t)
 	base := marshal(t, config.Default())
@@ -71,7 +71,7 @@ func referenceRows(t *testing.T) map[string]row {
 	return rows
 }
 
-// reference returns a default as the reference writes it: nothing for what is empty.
+// reference returns a default in the reference's style: nothing for an empty value.
 func reference(t *testing.T, def any) string {
 	t.Helper()
 	if v := reflect.ValueOf(def); !v.IsValid() || (v.Kind() == reflect.Slice || v.Kind() == reflect.String) && v.Len() == 0 {

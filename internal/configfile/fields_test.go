@@ -174,7 +174,7 @@ func TestEveryOldFieldLands(t *testing.T) {
 	}
 }
 
-// TestEveryNewFieldSurvives sets each field of v1alpha2 alone, and expects its value in what is written.
+// TestEveryNewFieldSurvives sets each field of v1alpha2 alone, and expects its value in the written file.
 func TestEveryNewFieldSurvives(t *testing.T) {
 	base := marshal(t, config.Default())
 	fields(reflect.TypeFor[v1alpha2.KubeProxyConfiguration](), "", func(path string, typ reflect.Type) {

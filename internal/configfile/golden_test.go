@@ -15,8 +15,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// TestConversions reads each testdata/NAME.v1alpha1.yaml and expects NAME.v1alpha2.yaml, with the notes as its first comment.
-// What was written must read back as the same, without notes.
+// TestConversions reads each testdata/NAME.v1alpha1.yaml and expects NAME.v1alpha2.yaml, with the notes as its first
+// comment. The written file must read back as the same configuration, without notes.
 func TestConversions(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.v1alpha1.yaml")
 	if err != nil || len(files) < 4 {

@@ -13,8 +13,8 @@ import (
 // position begins each fault of a file that has one: the file, the line, the column.
 var position = regexp.MustCompile(`^f(:\d+){1,2}: `)
 
-// checkFaults wants an error to be a list of faults of bounded length, each with the file and, but for the note that there are
-// more, its line.
+// checkFaults requires an error to be a list of faults of bounded length. Each fault has the file and its line, except
+// for the note that there are more.
 func checkFaults(t *testing.T, err error) {
 	t.Helper()
 	if len(err.Error()) > 300<<10 {
@@ -63,7 +63,7 @@ func TestManyFaults(t *testing.T) {
 	}
 }
 
-// TestFaultsOfNoField: a fault that is of no field in particular is one all the same.
+// TestFaultsOfNoField: a fault without a field is still reported.
 func TestFaultsOfNoField(t *testing.T) {
 	for _, head := range []string{v1, v2} {
 		c, _, err := configfile.Load([]byte(head+"? [mode]\n: ipvs\n"), configfile.Options{Name: "f"})

@@ -129,7 +129,7 @@ func (in *input) configMap(doc *manifest.Document, o Options) error {
 	return nil
 }
 
-// kinds are those of the document that nodes may share.
+// kinds are the kinds of the document that nodes may share.
 func (o Options) kinds() []string { return append([]string{v1alpha2.Kind}, o.Dataplanes...) }
 
 // wrongKind returns the error that doc is not of one of the kinds in one of the versions.

@@ -27,7 +27,7 @@ func loadFiles(texts ...string) (string, error) {
 	return strings.Join(got, " "), err
 }
 
-// TestInstances has what a node gets of its own, beside what nodes share.
+// TestInstances combines settings of one node with shared settings.
 func TestInstances(t *testing.T) {
 	const all = instance + `hostnameOverride: node-a
 nodeIPOverride: [192.0.2.1]
@@ -54,7 +54,7 @@ api: {listen: [tcp://127.0.0.1:1]}
 	}
 }
 
-// TestInstanceFaults has what is wrong with documents beside each other, each with its places.
+// TestInstanceFaults has faults of combined documents, each with its places.
 func TestInstanceFaults(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

@@ -100,7 +100,7 @@ func (l *loaded) loadV1alpha1() {
 	l.config = c
 }
 
-// loadInstance adds what a node has of its own.
+// loadInstance adds the settings of one node.
 func (l *loaded) loadInstance(doc *manifest.Document) {
 	instance := &v1alpha2.KubeProxyInstanceConfiguration{}
 	l.decoded(doc, doc.Into(instance))
@@ -152,7 +152,7 @@ type report struct {
 	// faults are in the documents in, item by item.
 	faults []*config.FieldError
 	in     []*manifest.Document
-	// fatal is set if a fault is not that of a field which could have its default.
+	// fatal is set by a fault that a default of its field cannot replace.
 	fatal bool
 }
 

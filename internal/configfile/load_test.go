@@ -16,7 +16,7 @@ const (
 	v2 = "apiVersion: kubeproxy.config.k8s.io/v1alpha2\nkind: KubeProxyConfiguration\n"
 )
 
-// TestFaults has what is wrong in a file, and all that is said about it.
+// TestFaults has faults of a file, and the whole error for each.
 func TestFaults(t *testing.T) {
 	tests := []struct {
 		name, text string
@@ -193,7 +193,8 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// TestOldFields: what kube-proxy's files once had, had elsewhere or wrote in another way is answered with what to write.
+// TestOldFields: fields that kube-proxy's files once had, had elsewhere or wrote in another way get an error that names
+// the current form.
 func TestOldFields(t *testing.T) {
 	_, notes := load(t, []byte(v1+"strictARP: true\nconntrack: {max: 0}\nresourceContainer: /kube-proxy\n"))
 	var got []string

@@ -56,7 +56,7 @@ func addressOf(c net.Conn) netip.Prefix {
 	return client
 }
 
-// clients are those that have connections in a pool. Every method costs the same, however many there are.
+// clients are the clients with connections in a pool. The cost of each method does not depend on their number.
 type clients struct {
 	open int // connections
 	of   map[clientKey]*client

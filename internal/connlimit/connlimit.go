@@ -1,10 +1,10 @@
-// Package connlimit bounds the connections of servers: in all, and from each client, so that one client takes no room from
-// another.
+// Package connlimit limits the connections of servers, in total and for each client, so that one client takes no room
+// from another.
 //
-// A client is an IPv4 address, or the first 64 bits of an IPv6 address, because a host can take any address of its /64. Over unix
-// sockets, each user other than root and the user of this process is a client. All other connections from this machine, over loopback
-// or from one of its addresses to the same address, are of one client that may have any number of them: many processes share it. The
-// kernel takes no packet from elsewhere with such a source.
+// A client is an IPv4 address, or the first 64 bits of an IPv6 address, because a host can use any address of its /64.
+// Over unix sockets, each user other than root and the user of this process is a client. All other connections from
+// this machine, over loopback or from one of its addresses to the same address, belong to one client without a limit.
+// Many processes share this client, and the kernel accepts no packet from elsewhere with such a source.
 package connlimit
 
 import (
@@ -24,22 +24,23 @@ const clientBits = 64
 
 // Options are the bounds of a [Pool].
 type Options struct {
-	// Name is what the connections are for, in warnings.
+	// Name is the purpose of the connections, for warnings.
 	Name string
 	// Max is how many connections there may be at once, at least 1. Required.
 	Max int
 	// PerClient is how many of them may be from one client. Default: Max.
 	PerClient int
-	// ThisMachine is how many connections from this machine there may be beside those of Max, which are then for others only: so
-	// nobody elsewhere can keep a probe of this machine from its answer. Default: there is no such room.
+	// ThisMachine is the number of connections from this machine in addition to Max, which then applies to other
+	// clients only. So other clients cannot block a probe of this machine. Default: there is no such room.
 	ThisMachine int
-	// Replace makes room for a new connection: the client with the most connections, or one with more than PerClient, loses the one
-	// that was used least recently, as [Used] reports it. It is for servers that answer at once, whose connections are idle or
-	// slow if they are old. Default: a connection for which there is no room is closed.
+	// Replace makes room for a new connection. The client with the most connections, or one with more than PerClient,
+	// loses its least recently used connection, as [Used] reports it. It is for servers that answer at once, whose old
+	// connections are idle or slow. Default: a new connection without room is closed.
 	Replace bool
-	// Open counts the connections, perhaps of several pools, and Closed those that were closed for want of room. They may be nil.
+	// Open counts the connections, perhaps of several pools. Closed counts connections that were closed because no room
+	// was left. They may be nil.
 	Open, Closed *atomic.Int64
-	// Logger gets a warning when connections are closed for want of room, once a minute at most. Required.
+	// Logger gets a warning when connections are closed because no room is left, at most once a minute. Required.
 	Logger *slog.Logger
 }
 
@@ -51,15 +52,15 @@ type Pool struct {
 
 	mu *sync.Mutex // guards all below, and is shared with the pools around it and in it
 	clients
-	closed int // for want of room, since the last warning
+	closed int // because no room was left, since the last warning
 	warned time.Time
 }
 
 // New returns a pool without connections.
 func New(o Options) *Pool { return newPool(o, nil) }
 
-// Part returns a pool whose connections count also in p, whose bounds hold for all parts together. It has no room of its own for this
-// machine. When it is not used any more, there is nothing to release.
+// Part returns a pool whose connections also count in p. The limits of p hold for all parts together. A part has no
+// extra room for this machine. An unused part needs no release.
 func (p *Pool) Part(o Options) *Pool {
 	o.ThisMachine = 0
 	return newPool(o, p)
@@ -95,8 +96,8 @@ func (p *Pool) Listener(l net.Listener) net.Listener {
 	return Listen(l, func(net.Conn) []*Pool { return []*Pool{p} })
 }
 
-// Listen returns a listener that accepts the connections of l, each within the bounds of the first pool with room for it of those
-// that choose returns.
+// Listen returns a listener that accepts the connections of l. choose returns pools for each connection, and the first
+// pool with room takes it.
 func Listen(l net.Listener, choose func(net.Conn) []*Pool) net.Listener { return &listener{l, choose} }
 
 type listener struct {
@@ -121,7 +122,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Used reports that c, a connection that was accepted through a pool, is put to use: that it has sent a request, or gets the
+// Used reports that c, a connection that was accepted through a pool, is in use: it has sent a request, or gets the
 // answer. Other connections are ignored.
 func Used(c net.Conn) {
 	own, ok := c.(*conn)
@@ -181,7 +182,8 @@ func (p *Pool) admit(raw net.Conn) *conn {
 	return c
 }
 
-// place finds a new connection a place, perhaps that of another one, which it returns. It returns nil if there is none.
+// place finds a place for a new connection. If another connection loses its place, place returns it. It returns nil if
+// there is none.
 func (p *Pool) place(key clientKey, raw net.Conn) (c, victim *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -198,7 +200,7 @@ func (p *Pool) place(key clientKey, raw net.Conn) (c, victim *conn) {
 			at.warn(from)
 			return nil, nil
 		}
-		victim = from.oldest() // it has a place in the pools around this one, too
+		victim = from.oldest() // it also has a place in the pools around this one
 		at.warn(from)
 		victim.leave()
 	}

@@ -144,7 +144,7 @@ func TestReplaced(t *testing.T) {
 	c.expect(map[string]int{"192.0.2.3": 1, "192.0.2.4": 0, "127.0.0.1": 2})
 }
 
-// TestParts: one part of a pool takes no more than its own bound, and parts together no more than the pool's.
+// TestParts: one part of a pool takes no more than its limit, and parts together no more than the pool's.
 func TestParts(t *testing.T) {
 	whole := New(Options{Max: 10, Replace: true, Logger: discard(), Open: new(atomic.Int64)})
 	one := &crowd{t, whole.Part(Options{Max: 6, PerClient: 4, Replace: true, Logger: discard()}), map[string][]*conn{}}
@@ -277,7 +277,7 @@ func TestWarnsOnceAMinute(t *testing.T) {
 	})
 }
 
-// scripted is a listener that gives what is in its list.
+// scripted is a listener that returns the items of its list.
 type scripted struct {
 	net.Listener
 	conns []net.Conn
@@ -292,7 +292,7 @@ func (s *scripted) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// TestListener closes what is beyond the bounds, and hands on errors.
+// TestListener closes connections beyond the limits, and passes errors on.
 func TestListener(t *testing.T) {
 	a, b, c := from("192.0.2.1"), from("192.0.2.1"), from("192.0.2.2")
 	l := New(Options{Max: 2, PerClient: 1, Logger: discard()}).Listener(&scripted{conns: []net.Conn{a, b, c}})

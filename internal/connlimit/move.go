@@ -2,9 +2,10 @@ package connlimit
 
 import "net"
 
-// Move has c, a connection that was accepted through one part of a pool, count in another part of the same pool, once it is known
-// that it belongs there. It returns false if there is no room, which the other part makes for nobody: then c counts where it did. A
-// connection that is closed meanwhile, and one that is not of a pool, counts nowhere, and Move returns true.
+// Move makes c count in another part of its pool, once the caller knows that c belongs there. c is a connection that
+// was accepted through one part of the pool. Move returns false if the other part has no room, and replaces no other
+// connection to make room. Then c stays in its part. A closed connection, and a connection without a pool, counts
+// nowhere, and Move returns true.
 func Move(c net.Conn, to *Pool) bool {
 	own, ok := c.(*conn)
 	if !ok {
@@ -15,7 +16,7 @@ func Move(c net.Conn, to *Pool) bool {
 	if own.seats == nil {
 		return true
 	}
-	was := &own.seats[0] // that of the part; those of the pools around it stay
+	was := &own.seats[0] // the seat in the part; the seats in the pools around it stay
 	if was.pool == to {
 		return true
 	}

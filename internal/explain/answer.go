@@ -56,7 +56,7 @@ type Answer struct {
 	// Source is whose address the server sees, WayBack where its answers go.
 	Source  string `json:"source,omitempty"`
 	WayBack string `json:"wayBack,omitempty"`
-	// Kernel is what the dataplane holds for the connection. It is nil if nobody has looked.
+	// Kernel is the dataplane's state for the connection. It is nil if it was not read.
 	Kernel *Kernel `json:"kernel,omitempty"`
 	// Notes are what else is worth knowing.
 	Notes []string `json:"notes,omitempty"`
@@ -71,7 +71,7 @@ type Client struct {
 	Why string `json:"why"`
 }
 
-// Frontend is what the client connects to.
+// Frontend is the frontend that the client connects to.
 type Frontend struct {
 	Kind string `json:"kind"`
 	// Addr is where the client connects to, also for a node port.
@@ -86,7 +86,7 @@ type Frontend struct {
 	AffinitySeconds int64 `json:"affinitySeconds,omitempty"`
 }
 
-// Policy is a rule and what it means here.
+// Policy is a rule and its meaning here.
 type Policy struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
@@ -104,7 +104,7 @@ type Endpoint struct {
 	// Reasons are why it does not, and Text is the same in words.
 	Reasons []brain.Reason `json:"reasons,omitempty"`
 	Text    string         `json:"text,omitempty"`
-	// Masqueraded reports whether the endpoint sees an address of the node in the place of the client's.
+	// Masqueraded reports whether the endpoint sees an address of the node instead of the client's address.
 	Masqueraded bool `json:"masqueraded,omitempty"`
 }
 

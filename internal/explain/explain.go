@@ -1,5 +1,5 @@
-// Package explain answers why a connection goes where it goes on a node, or nowhere: by the records that its dataplane has, and by the
-// reasons that package brain gives for them.
+// Package explain answers why a connection on a node reaches its destination, or none. It uses the records of the
+// node's dataplane, and the reasons that package brain gives for them.
 package explain
 
 import (
@@ -17,9 +17,10 @@ import (
 
 // Options are what questions are answered from.
 type Options struct {
-	// Store has the cluster's objects, and what they mean for its node. Required.
+	// Store has the cluster's objects, and the resulting state of its node. Required.
 	Store *store.Store
-	// Local are the addresses of the node's interfaces. Default: those of its Node object, and the loopback ones.
+	// Local are the addresses of the node's interfaces. Default: the addresses of its Node object, and the loopback
+	// addresses.
 	Local []netip.Addr
 	// Workloads make answers plainer.
 	Workloads Workloads
@@ -35,7 +36,7 @@ type Explainer struct {
 // New returns an explainer.
 func New(o Options) *Explainer { return &Explainer{o.Store, o.Local, o.Workloads} }
 
-// view is what one answer is made from: a state that does not change meanwhile.
+// view is the input of one answer: a state that does not change during the answer.
 type view struct {
 	*Explainer
 	services *store.Snapshot
@@ -72,7 +73,7 @@ func (x *Explainer) Explain(c Connection) *Answer {
 	return a
 }
 
-// held is a frontend and what it belongs to.
+// held is a frontend and its owner.
 type held struct {
 	service  *state.Service
 	port     *state.Port
@@ -224,8 +225,8 @@ func masquerades(m state.Masquerade, class Class) bool {
 	return false
 }
 
-// stray fills in what happens to a connection that no frontend takes: a cluster IP refuses the ports that it does not have, the rest of
-// the service ranges swallows everything, and other addresses are none of the proxy's business.
+// stray fills in the fate of a connection that no frontend takes. A cluster IP refuses its unused ports, and the rest
+// of the service ranges drops everything. The proxy does not handle other addresses.
 func (v *view) stray(a *Answer, c Connection) {
 	dst := c.Dst.Addr()
 	a.Verdict = NotServed

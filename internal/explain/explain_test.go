@@ -68,7 +68,7 @@ func TestWayBack(t *testing.T) {
 	}
 }
 
-// TestManyEndpoints: what others can make many of is counted, unless all are asked for.
+// TestManyEndpoints: items that users can create in any number are counted, unless all are requested.
 func TestManyEndpoints(t *testing.T) {
 	a := &Answer{Verdict: Forwarded}
 	for i := range 300 {

@@ -8,7 +8,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Kernel is what the objects of a dataplane hold for a connection, read back.
+// Kernel is the state of a dataplane's objects for a connection, read back.
 type Kernel struct {
 	// Dataplane is the mode.
 	Dataplane string `json:"dataplane"`
@@ -17,13 +17,13 @@ type Kernel struct {
 	// Verdict is the outcome by these objects, and Endpoints where the connection can go by them.
 	Verdict   Verdict          `json:"verdict,omitempty"`
 	Endpoints []netip.AddrPort `json:"endpoints,omitempty"`
-	// Objects are what was found, in the words of the kernel's tools.
+	// Objects are the objects that were found, in the words of the kernel's tools.
 	Objects []string `json:"objects,omitempty"`
 	// Connections are some of those to the same frontend that are there already, ConnectionCount is how many there are. They are of the client if
 	// its address is known, else of all.
 	Connections     []Tracked `json:"connections,omitempty"`
 	ConnectionCount int       `json:"connectionCount,omitempty"`
-	// Differences are in what the kernel holds otherwise than the answer says.
+	// Differences are the differences between the kernel and the answer.
 	Differences []string `json:"differences,omitempty"`
 }
 
@@ -33,13 +33,13 @@ type Tracked struct {
 	Server netip.AddrPort `json:"server"`
 }
 
-// verdicts are those of frontends, by their names here.
+// verdicts are the verdicts of frontends, by their names here.
 var verdicts = map[state.Verdict]Verdict{state.Unused: NotServed, state.Forward: Forwarded, state.Reject: Rejected, state.Drop: Dropped}
 
 // VerdictOf returns the outcome at a frontend by a route.
 func VerdictOf(v state.Verdict) Verdict { return verdicts[v] }
 
-// Key returns what the frontend of the answer is called in a state, and whether the answer has one.
+// Key returns the name of the answer's frontend in a state, and whether the answer has a frontend.
 func (a *Answer) Key() (key state.FrontendKey, ok bool) {
 	f := a.Frontend
 	if f == nil {
@@ -53,7 +53,7 @@ func (a *Answer) Key() (key state.FrontendKey, ok bool) {
 	return key, true
 }
 
-// Compare adds what a dataplane's objects hold, with the differences.
+// Compare adds the state of a dataplane's objects, with the differences.
 func (a *Answer) Compare(k Kernel) {
 	a.Kernel = &k
 	if k.Unread != "" {
@@ -72,7 +72,7 @@ func (a *Answer) Compare(k Kernel) {
 	k.missing(k.Endpoints, gets, "the kernel has endpoint %v, which gets no connections by the state")
 }
 
-// missing adds those of a list that another one does not have.
+// missing adds the items of one list that the other list lacks.
 func (k *Kernel) missing(of, in []netip.AddrPort, text string) {
 	has := make(map[netip.AddrPort]bool, len(in))
 	for _, addr := range in {
@@ -92,7 +92,7 @@ func (k *Kernel) missing(of, in []netip.AddrPort, text string) {
 	}
 }
 
-// kernel prints what the dataplane's objects hold.
+// kernel prints the state of the dataplane's objects.
 func (p *printer) kernel(k *Kernel) {
 	switch {
 	case k == nil:

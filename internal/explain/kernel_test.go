@@ -10,7 +10,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// TestCompare: what the kernel holds otherwise than the state says is named, and stands out.
+// TestCompare: differences between the kernel and the state are named, and stand out.
 func TestCompare(t *testing.T) {
 	one, two := netip.MustParseAddrPort("10.244.1.1:80"), netip.MustParseAddrPort("10.244.1.2:80")
 	answer := func() *explain.Answer {

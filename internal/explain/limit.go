@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// maxListed is how many entries each list of the answers to a question has in all, and maxText how long a text may be, when they are sent to
-// somebody.
+// maxListed limits the entries of each list of the answers to a question in total. maxText limits the length of a text.
+// Both apply when answers are sent to a client.
 const maxListed, maxText = 1000, 2 << 10
 
 // Limit cuts the answers to a question to a size that can be sent: a Service may have hundreds of thousands of endpoints. Of these, as many that

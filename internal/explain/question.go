@@ -15,7 +15,7 @@ import (
 // From is who connects, as a person names it.
 type From struct {
 	text string
-	// Namespace and Name are those of a pod, empty for others.
+	// Namespace and Name are the namespace and name of a pod, empty for other sources.
 	Namespace, Name string
 	addr            netip.Addr // of an address
 }
@@ -23,7 +23,7 @@ type From struct {
 // Addr returns the address if the client is named by one, else it is not valid.
 func (f From) Addr() netip.Addr { return f.addr }
 
-// The words of From beside pods and addresses.
+// The words of From, other than pods and addresses.
 const (
 	fromNode    = "node"
 	fromOutside = "outside"
@@ -48,7 +48,7 @@ func ParseFrom(text string) (From, error) {
 	return f, nil
 }
 
-// To is what is connected to, as a person names it.
+// To is the destination, as a person names it.
 type To struct {
 	text     string
 	service  state.ServiceName // empty for addresses
@@ -57,7 +57,7 @@ type To struct {
 	protocol state.Protocol // 0 if it is not given
 }
 
-// Namespace is that of the Service, empty if an address is named.
+// Namespace is the namespace of the Service, empty if an address is named.
 func (t To) Namespace() string { return t.service.Namespace }
 
 // Addr is the address and port, not valid if a Service is named.
@@ -122,8 +122,8 @@ func parseProtocol(text string) (state.Protocol, error) {
 // maxAnswers is how many ports one question is answered for: each answer costs a look at the whole Service, and Services may have thousands.
 const maxAnswers = 32
 
-// Ask answers a question: for a Service without a port, once for each of its ports, of the first of them if they are very many. The error reports
-// that something in the question does not exist.
+// Ask answers a question. For a Service without a port, it answers once for each port, or only for the first ports if
+// there are too many. The error reports that an object in the question does not exist.
 func (x *Explainer) Ask(ctx context.Context, from From, to To) ([]*Answer, error) {
 	v := x.view()
 	who, err := v.client(from)
@@ -147,7 +147,7 @@ func (x *Explainer) Ask(ctx context.Context, from From, to To) ([]*Answer, error
 	var answers []*Answer
 	for _, p := range ports[:min(len(ports), maxAnswers)] {
 		if err := ctx.Err(); err != nil {
-			return nil, err // nobody waits for it any more
+			return nil, err // the caller no longer waits for it
 		}
 		dst, ok := v.destination(who, o, &p)
 		if !ok {
@@ -282,7 +282,7 @@ func (v *view) noService(name state.ServiceName) error {
 	return fmt.Errorf("there is no Service %v", name)
 }
 
-// near names what may have been meant: the same name elsewhere, else what is in the same namespace.
+// near suggests other names: the same name elsewhere, else names in the same namespace.
 func near(name string, names []string) string {
 	namespace, own, _ := strings.Cut(name, "/")
 	var same, beside []string
@@ -338,7 +338,8 @@ func namedPortTexts(o *model.Service) []string {
 	return texts
 }
 
-// destination returns where a client connects to for a port: pods and the node to the cluster IP, others to what is there for them.
+// destination returns the address that a client uses for a port: the cluster IP for pods and the node, and the usual
+// external address for others, or the cluster IP if there is none.
 func (v *view) destination(who *asker, o *model.Service, p *model.ServicePort) (netip.AddrPort, bool) {
 	for _, ip := range o.ClusterIPs {
 		family := state.FamilyOf(ip)
@@ -402,7 +403,7 @@ func (v *view) unrouted(who *asker, o *model.Service) *Answer {
 	return a
 }
 
-// wrongFamily explains that a client cannot connect to a Service for want of an address.
+// wrongFamily explains that a client has no address of a family that the Service has.
 func (v *view) wrongFamily(who *asker, o *model.Service) *Answer {
 	a := v.unrouted(who, o)
 	a.Because = fmt.Sprintf("the Service has only the cluster IP %s, and the client only the address %s: nothing translates between families",

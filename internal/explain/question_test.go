@@ -12,7 +12,7 @@ import (
 	"github.com/switchyard-net/switchyard/store"
 )
 
-// TestQuestionsAreRead: each form is read, and what is none of them is refused with the forms that there are.
+// TestQuestionsAreRead: each form is read, and any other text is refused with a list of the forms.
 func TestQuestionsAreRead(t *testing.T) {
 	for text, want := range map[string]string{
 		"pod/shop/web": "", "pod/web": "", "node": "", "outside": "", "10.0.0.1": "", "fd00::1": "", "::ffff:10.0.0.1": "",
@@ -44,8 +44,8 @@ func check(t *testing.T, question string, err error, want string) {
 	}
 }
 
-// TestQuestionsAreBounded: each answer looks at a whole Service, so that one question gets few, however many ports a Service has, and however
-// many Services name an address; it says what it leaves out.
+// TestQuestionsAreBounded: each answer examines a whole Service, so one question gets few answers, for any number of
+// ports and of Services that name an address. The answer says what it leaves out.
 func TestQuestionsAreBounded(t *testing.T) {
 	s := store.New(store.Options{Brain: brain.Config{NodeName: "n1"}})
 	defer s.Close()

@@ -12,7 +12,7 @@ import (
 type Style struct {
 	// Colour uses ANSI escape sequences.
 	Colour bool
-	// All lists all endpoints, however many there are.
+	// All lists all endpoints, without a limit.
 	All bool
 }
 
@@ -103,7 +103,7 @@ func (p *printer) answer(a *Answer) {
 	}
 }
 
-// hears is what the client notices.
+// hears returns the client's view of the result.
 func hears(v Verdict) string {
 	switch v {
 	case Rejected:

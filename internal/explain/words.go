@@ -298,7 +298,7 @@ func (v *view) noneHere(h held, reasons *brain.PortReasons) (because, remedy str
 	return because, "connect to a node that has an endpoint (load balancers find them by the health check node port), or set spec.externalTrafficPolicy to Cluster, which hides the client's address"
 }
 
-// wayBack fills in what the server sees, and where its answers go.
+// wayBack fills in the address that the server sees, and the route of its answers.
 func (v *view) wayBack(a *Answer, c Connection, h held, m state.Masquerade) {
 	gets, masqueraded, hairpins, host, remote := 0, 0, 0, 0, 0
 	for _, e := range a.Endpoints {
@@ -373,7 +373,7 @@ func whyMasqueraded(m state.Masquerade, kind state.FrontendKind) string {
 	return "with externalTrafficPolicy Cluster the server may be on any node, and answers must come back through this one; Local keeps the client's address"
 }
 
-// conflicts notes the Services that want the frontend, too.
+// conflicts notes the other Services that want the frontend.
 func (v *view) conflicts(a *Answer, c Connection, h held) {
 	nodePort := uint16(0)
 	if h.frontend.Kind == state.NodePort {

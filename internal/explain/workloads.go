@@ -10,8 +10,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Workloads are what the cluster knows beside what a service proxy reads. They make answers plainer, and decide nothing. All of it may be
-// missing.
+// Workloads are facts about the cluster that a service proxy does not read. They make answers clearer, and decide
+// nothing. All of them may be missing.
 type Workloads struct {
 	Pods     []PodInfo
 	Services map[state.ServiceName]ServiceInfo
@@ -32,7 +32,7 @@ type PodInfo struct {
 
 func (p *PodInfo) ref() string { return p.Namespace + "/" + p.Name }
 
-// ServiceInfo is what a Service says beside what a service proxy reads.
+// ServiceInfo has the fields of a Service that a service proxy does not read.
 type ServiceInfo struct {
 	Selector map[string]string
 	Targets  []Target
@@ -58,7 +58,8 @@ func (w *Workloads) Pod(namespace, name string) *PodInfo {
 	return &w.Pods[i]
 }
 
-// at returns the pod with an address, nil if none is known. Those of the host's network share their addresses, and are not meant.
+// at returns the pod with an address, nil if none is known. It ignores pods in the host's network, which share their
+// addresses.
 func (w *Workloads) at(addr netip.Addr, node string) *PodInfo {
 	i := slices.IndexFunc(w.Pods, func(p PodInfo) bool {
 		return !p.HostNetwork && slices.Contains(p.Addrs, addr) && (node == "" || p.Node == "" || p.Node == node)

@@ -28,8 +28,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Switch hands out the states of the relay or of the backup. A switch is one update with what is different between the two;
-// until the other one has a whole state, consumers keep the one that they have.
+// Switch serves the states of the relay or of the backup. A switch between them is one update with the differences.
+// Until the other one has a whole state, consumers keep their state.
 type Switch struct {
 	Options
 	replica *statecopy.Replica
@@ -134,8 +134,8 @@ func (s *Switch) followBackup(ctx context.Context) error {
 
 var never time.Time
 
-// follow takes over the states of a feed, the first one whole, until ctx ends or the time comes that until returns: it is
-// asked again whenever the relay is lost or found.
+// follow applies the states of a feed, the first one whole, until ctx ends or the time that until returns. It calls
+// until again whenever the relay is lost or found.
 func (s *Switch) follow(ctx context.Context, feed state.Feed, until func(lost time.Time) time.Time, note func(shown, of state.Revision)) {
 	ctx, cancel := context.WithCancel(ctx)
 	var watching sync.WaitGroup
@@ -170,8 +170,8 @@ func (s *Switch) follow(ctx context.Context, feed state.Feed, until func(lost ti
 	}
 }
 
-// Report sends the relay which revision of the replica the dataplane shows, and what cannot be programmed. failed must not be
-// modified any more.
+// Report sends the relay which revision of the replica the dataplane shows, and which services cannot be programmed.
+// The caller must not modify failed afterwards.
 func (s *Switch) Report(applied state.Revision, failed map[state.ServiceName]error) {
 	s.mu.Lock()
 	s.applied, s.failed = applied, failed

@@ -98,7 +98,8 @@ func (w *world) backup(ctx context.Context) (state.Feed, func() error) {
 	}
 }
 
-// up starts a relay that serves what a feed has, and lets the node find it. With the same feed it is the same as before.
+// up starts a relay that serves the contents of a feed, and lets the node find it. With the same feed it is the same
+// relay.
 func (w *world) up(feed *statecopy.Replica) {
 	defer time.Sleep(2 * time.Second)
 	w.mu.Lock()
@@ -160,7 +161,7 @@ func (w *world) shows(want string) {
 	}
 }
 
-// expectReport expects what a relay was sent last.
+// expectReport checks the last report that a relay has received.
 func (w *world) expectReport(want string) {
 	w.t.Helper()
 	synctest.Wait()
@@ -182,7 +183,7 @@ func (w *world) backedUp(times, running int) {
 	}
 }
 
-// slow is a feed that takes its time to report what has changed.
+// slow is a feed that reports changes with a delay.
 type slow struct{ state.Feed }
 
 func (s slow) Next(ctx context.Context, after state.Revision) (*state.Update, error) {
@@ -219,7 +220,7 @@ func TestANodeHelpsItselfWhileNoRelayAnswers(t *testing.T) {
 		w.up(relay)
 		w.shows("a")
 
-		// A relay that is gone for a moment makes no difference, even if something has changed meanwhile.
+		// A relay that is gone for a moment makes no difference, even if the state changes during that time.
 		w.down()
 		time.Sleep(after - 2*time.Second)
 		has(relay, "a", "b")
@@ -309,7 +310,7 @@ func TestABackupThatCannotWorkIsTriedAgain(t *testing.T) {
 		w.backedUp(3, 0)
 		w.shows("a")
 
-		// One that ends after it has worked leaves the node with what it said last, not with what the relay said before.
+		// A backup that ends after it has worked leaves the node with the backup's last state, not with the relay's.
 		w.mu.Lock()
 		w.broken = nil
 		w.mu.Unlock()
@@ -329,7 +330,7 @@ func TestABackupThatCannotWorkIsTriedAgain(t *testing.T) {
 	})
 }
 
-// What the dataplane says about the replica's revisions reaches the relay in its own.
+// The dataplane's reports about the replica's revisions reach the relay under its own revisions.
 func TestTheRelayLearnsWhatTheDataplaneShows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, relay := newWorld(t), statecopy.New("here")
@@ -343,7 +344,7 @@ func TestTheRelayLearnsWhatTheDataplaneShows(t *testing.T) {
 		synctest.Wait()
 		w.expectReport("3 map[default/c:no room]")
 
-		// Another relay, after a while without any, has what the node has by then: it hears that it is shown.
+		// Another relay, after a while without any, has the node's current state, and learns that the node shows it.
 		w.down()
 		time.Sleep(after + time.Second)
 		has(w.own, "d")

@@ -138,7 +138,7 @@ func (a *attacked) come(from, text string) net.Conn {
 
 const request = "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
-// ask reads the answer to what was written on a connection.
+// ask reads the answer to a request on a connection.
 func ask(c net.Conn) error {
 	_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -233,8 +233,8 @@ func TestTrickle(t *testing.T) {
 	})
 }
 
-// TestKeptConnection: a load balancer that asks from time to time keeps its connection, although others come from any number of
-// addresses, and also if nothing else happens for nearly as long as a connection may be idle.
+// TestKeptConnection: a load balancer that sends a request from time to time keeps its connection, although clients
+// connect from any number of addresses. It also keeps the connection after almost the longest idle time.
 func TestKeptConnection(t *testing.T) {
 	attack(t, func(t *testing.T, a *attacked) {
 		kept := a.come(friend, request)

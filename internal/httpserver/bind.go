@@ -13,7 +13,7 @@ import (
 // bindPause is the time between two attempts to bind, as in kube-proxy.
 const bindPause = 5 * time.Second
 
-// Server serves a handler on a TCP address that may change meanwhile. Its methods may be called concurrently.
+// Server serves a handler on a TCP address that may change while it runs. Its methods may be called concurrently.
 type Server struct {
 	o       Options
 	handler http.Handler
@@ -34,11 +34,12 @@ func NewServer(h http.Handler, o Options) *Server {
 	return &Server{o: o, handler: h, listen: (&net.ListenConfig{}).Listen, changed: make(chan struct{}, 1)}
 }
 
-// SetAddress specifies where to serve from now on: on an IP address and port, or nowhere if it is empty. hardFail makes an address that
-// cannot be bound an error (kube-proxy's bindAddressHardFail); otherwise it is retried every 5 s.
+// SetAddress sets the address to serve on: an IP address and port, or none if it is empty. hardFail makes an address
+// that cannot be bound an error (kube-proxy's bindAddressHardFail); otherwise it is retried every 5 s.
 //
-// What is served is served on: the new address is bound before the old one is given up, unless both have the same port, which may
-// make them exclude each other. While the new one cannot be bound, the old one stays.
+// Serving continues during the change: the new address is bound before the old one is closed. If both have the same
+// port, they may exclude each other, and the old one is closed first. While the new one cannot be bound, the server
+// serves on the old one.
 func (s *Server) SetAddress(address string, hardFail bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +53,7 @@ func (s *Server) SetAddress(address string, hardFail bool) {
 	}
 }
 
-// wanted returns what the last SetAddress asked for.
+// wanted returns the arguments of the last SetAddress.
 func (s *Server) wanted() (address string, hardFail bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,8 +70,9 @@ type bound struct {
 	address string
 }
 
-// Bind binds the address of the last SetAddress ahead of Run, so that nothing else of a process needs to begin if it cannot: then it
-// returns an error, if that SetAddress said hardFail. It is called before Run, once at most; after an error, Run is not called.
+// Bind binds the address of the last SetAddress before Run, so that the process can end early if it cannot be bound. It
+// then returns an error, if that SetAddress set hardFail. It is called before Run, at most once; after an error, Run is
+// not called.
 func (s *Server) Bind(ctx context.Context) error {
 	address, hardFail := s.wanted()
 	if address == "" {
@@ -86,7 +88,7 @@ func (s *Server) Bind(ctx context.Context) error {
 	return nil
 }
 
-// Close gives up what Bind has bound, in the place of Run.
+// Close closes the address that Bind has bound, if Run is not called.
 func (s *Server) Close() error {
 	if s.bound.Listener == nil {
 		return nil

@@ -20,7 +20,7 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// options are those of a server with room for a few connections.
+// options are the options of a server with room for a few connections.
 func options(name, flag string, log *slog.Logger) Options {
 	return Options{Name: name, Flag: flag, Logger: log, Connections: connlimit.New(connlimit.Options{
 		Name: name, Max: 8, PerClient: 4, ThisMachine: 4, Replace: true, Logger: log,
@@ -144,8 +144,8 @@ func TestHardFail(t *testing.T) {
 	}
 }
 
-// TestMove changes the address of a server that is asked all the time: the old address is given up only once the new one
-// answers, and stays for as long as the new one is somebody else's.
+// TestMove changes the address of a server under constant requests. The old address is closed only once the new one
+// answers, and stays while another program has the new one.
 func TestMove(t *testing.T) {
 	free := func() string {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -243,7 +243,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Fatalf("it never came to pass that %s", what)
 }
 
-// lineWriter sends what is written.
+// lineWriter sends the written lines.
 type lineWriter chan<- string
 
 func (w lineWriter) Write(p []byte) (int, error) {

@@ -1,5 +1,5 @@
-// Package httpserver serves HTTP to clients that are not authenticated: health, metrics and health check node ports. What a client can
-// delay has a time-out, and connections are bounded, in all and from each client.
+// Package httpserver serves HTTP to clients that are not authenticated: health, metrics and health check node ports.
+// Each step that a client can delay has a timeout. Connections are limited in total and for each client.
 package httpserver
 
 import (
@@ -23,7 +23,7 @@ const (
 	writeTimeout = 30 * time.Second
 	// idleTimeout is how long a connection may wait for its next request: longer than load balancers pause between checks.
 	idleTimeout = time.Minute
-	// maxHeader is how large the header of a request may be, beside the 4 KiB that net/http adds.
+	// maxHeader limits the header of a request, in addition to the 4 KiB that net/http adds.
 	maxHeader = 8 << 10
 	// stopTimeout is how long requests may go on after the end, until they are cut.
 	stopTimeout = 2 * time.Second
@@ -31,11 +31,12 @@ const (
 
 // Options report how to serve.
 type Options struct {
-	// Name is what is served, in messages. Flag is the setting that chooses the address, for the remedy. Both are for a [Server].
+	// Name names the service in messages. Flag is the setting that chooses the address, for the remedy. Both are for a
+	// [Server].
 	Name, Flag string
-	// Connections bounds them. It may be that of other servers, too. Required.
+	// Connections limits the connections. Several servers may share it. Required.
 	Connections *connlimit.Pool
-	// Logger gets a warning if an address cannot be bound, and what is wrong with single connections, at level debug. Required.
+	// Logger gets a warning if an address cannot be bound, and faults of single connections at level debug. Required.
 	Logger *slog.Logger
 }
 
@@ -62,7 +63,8 @@ func New(h http.Handler, logger *slog.Logger) *http.Server {
 // connKey is the key of a request's connection in its context.
 type connKey struct{}
 
-// answer is what a handler writes to. Each flush counts as a use of the connection: one whose answer goes on, as streams do, is not idle.
+// answer is the writer of a handler. Each flush counts as a use of the connection, so that a connection with a
+// streaming answer is not idle.
 type answer struct {
 	http.ResponseWriter
 	conn net.Conn
@@ -77,7 +79,7 @@ func (a *answer) FlushError() error {
 // Unwrap is for the other methods of [http.ResponseController].
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// errorLog takes lines of net/http, whose texts name clients, as attributes of messages that are all the same.
+// errorLog turns lines of net/http, which name clients, into attributes of one constant message.
 type errorLog struct{ logger *slog.Logger }
 
 func (l errorLog) Write(line []byte) (int, error) {
@@ -85,8 +87,7 @@ func (l errorLog) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Serve serves h on l until ctx ends, and then returns nil, having let requests that are under way come to their end for 2 s.
-// It closes l.
+// Serve serves h on l until ctx ends. It then waits up to 2 s for running requests, and returns nil. It closes l.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, o Options) error {
 	srv := New(h, o.Logger)
 	stopped := make(chan struct{})

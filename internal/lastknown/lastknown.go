@@ -1,8 +1,9 @@
-// Package lastknown keeps what was known of Nodes when a field of theirs vanishes for a while, or the whole Node does.
+// Package lastknown keeps the last known values of Nodes while one of their fields, or the whole Node, is missing for a
+// while.
 //
-// A cloud provider that cannot be reached takes the addresses from a Node, and a Node that is deleted and created again has neither addresses
-// nor pod CIDRs at first. The machine is the same, and so are the connections to it. The rule of each field, and where it comes
-// from, is in docs/operate.md.
+// An unreachable cloud provider takes the addresses from a Node. A Node that is deleted and created again has no
+// addresses or pod CIDRs at first. The machine is the same, and so are the connections to it. docs/operate.md has the
+// rule of each field and its source.
 package lastknown
 
 import (
@@ -24,17 +25,17 @@ type Options struct {
 	Sink model.Sink
 	// Node is the name of this node: others pass as they are. Empty: the rules are for all Nodes, and the deletion of one is no problem.
 	Node string
-	// Needs are what is missed.
+	// Needs are the fields whose absence is a problem.
 	Needs Needs
-	// Former knows the same Nodes already, by another source. It may be nil.
-	Former *Nodes
+	// Previous knows the same Nodes already, by another source. It may be nil.
+	Previous *Nodes
 	// Logger gets problems when they begin and end. Required.
 	Logger *slog.Logger
 	// OnProblem is called when a problem begins, one call at a time. It must return soon. It may be nil.
 	OnProblem func(Problem)
 }
 
-// Needs are the fields that the configuration relies on. What it does not rely on is not missed.
+// Needs are the fields that the configuration relies on. The absence of other fields is no problem.
 type Needs struct {
 	// Addresses: NodePorts are served on the primary addresses of the Node.
 	Addresses bool
@@ -58,7 +59,8 @@ func (p Problem) Error() string {
 // Reason is a word for the kind of a [Problem].
 type Reason string
 
-// The reasons. What is lost was there before, and stays in effect. What is missing never was, and counts once the source is complete.
+// The reasons. A lost field was there before, and stays in effect. A missing field never was, and counts once the
+// source is complete.
 const (
 	NodeLost         Reason = "NodeLost"
 	AddressesLost    Reason = "NodeAddressesLost"
@@ -67,16 +69,16 @@ const (
 	PodCIDRsMissing  Reason = "PodCIDRsMissing"
 )
 
-// Nodes is a [model.Sink] that hands Nodes on with what was known of them last.
+// Nodes is a [model.Sink] that passes Nodes on, completed with their last known values.
 type Nodes struct {
 	model.Sink
 	o Options
 
-	mu       sync.Mutex // guards what follows, and keeps the order of what is handed on
+	mu       sync.Mutex // guards all below, and keeps the order of the passed objects
 	needs    Needs
 	complete bool
 	of       map[string]*node
-	// gone are the names of Nodes that were deleted, but for that of this node, the longest ago first.
+	// gone are the names of deleted Nodes other than this node, the earliest deleted first.
 	gone []gone
 
 	// listing guards listed alone, so that those who ask do not wait for the sink.
@@ -85,9 +87,9 @@ type Nodes struct {
 	listed map[string][]Problem
 }
 
-// node is what is known of one Node.
+// node has the known values of one Node.
 type node struct {
-	// object is what was handed on last, nil if there never was an object, and last is what was known last.
+	// object is the object that was passed on last, nil if there never was one. last has the last known values.
 	object, last *model.Node
 	// deletedAt is when its object was deleted, zero if it was not.
 	deletedAt time.Time
@@ -102,8 +104,8 @@ type gone struct {
 	at   time.Time
 }
 
-// A Node of another machine that was deleted is remembered for goneFor, and no more than maxGone of them are: names of Nodes may be made up for
-// each machine. This node is remembered as long as the process runs.
+// A deleted Node of another machine is remembered for goneFor, and at most maxGone Nodes are, because each machine may
+// get a new Node name. This node is remembered until the process ends.
 const (
 	goneFor = 10 * time.Minute
 	maxGone = 1000
@@ -112,18 +114,18 @@ const (
 // New returns a sink in front of another one.
 func New(o Options) *Nodes {
 	n := &Nodes{Sink: o.Sink, o: o, needs: o.Needs, of: make(map[string]*node), listed: make(map[string][]Problem)}
-	if o.Former != nil {
-		n.inherit(o.Former)
-		n.o.Former = nil
+	if o.Previous != nil {
+		n.inherit(o.Previous)
+		n.o.Previous = nil
 	}
 	return n
 }
 
-// inherit takes over what was known of Nodes that are there. None of it is handed on before their objects come.
-func (n *Nodes) inherit(former *Nodes) {
-	former.mu.Lock()
-	defer former.mu.Unlock()
-	for name, of := range former.of {
+// inherit takes over the known values of existing Nodes. They are not passed on before their objects arrive.
+func (n *Nodes) inherit(previous *Nodes) {
+	previous.mu.Lock()
+	defer previous.mu.Unlock()
+	for name, of := range previous.of {
 		if of.last != nil && (of.deletedAt.IsZero() || name == n.o.Node) {
 			n.of[name] = &node{last: of.last}
 		}
@@ -178,7 +180,7 @@ func (n *Nodes) Complete() {
 	n.Sink.Complete()
 }
 
-// SetNeeds changes what is missed.
+// SetNeeds changes the needed fields.
 func (n *Nodes) SetNeeds(needs Needs) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -194,7 +196,8 @@ func (n *Nodes) SetNeeds(needs Needs) {
 // maxListed bounds how many nodes are listed at once.
 const maxListed = 20
 
-// Problems returns what is missing now, in the order of the nodes' names; of many nodes, some. It does not wait for the sink.
+// Problems returns the missing fields, in the order of the nodes' names, up to a limit of nodes. It does not wait for
+// the sink.
 func (n *Nodes) Problems() (list []error) {
 	n.listing.Lock()
 	defer n.listing.Unlock()
@@ -263,7 +266,8 @@ func (n *Nodes) delete(name string, now time.Time) {
 	n.judge(name, of)
 }
 
-// expire appends the Nodes to deleted that were deleted too long ago to be the same machine's when they come back, or of which there are too many.
+// expire appends Nodes to deleted that are no longer remembered: there are too many, or the deletion is so long ago
+// that a new Node of this name may be another machine's.
 func (n *Nodes) expire(now time.Time, deleted []model.Ref) []model.Ref {
 	due := 0
 	for ; due < len(n.gone) && (len(n.gone)-due > maxGone || now.Sub(n.gone[due].at) >= goneFor); due++ {
@@ -280,10 +284,12 @@ func (n *Nodes) expire(now time.Time, deleted []model.Ref) []model.Ref {
 	return deleted
 }
 
-// Addresses returns the addresses of a Node, and how many of them are internal, if it was known as last and is now.
+// Addresses returns the addresses of a Node, and how many of them are internal, given the last known and the current
+// Node.
 //
-// If it has no address of a family left, those of the family stay that it had; if it has external ones only and had internal ones, the
-// internal ones stay. So its primary address moves to another one that is new, or that is internal too, and to no other.
+// If the Node has no address of a family left, it keeps its last addresses of the family. If only external addresses
+// are left, it keeps its last internal addresses. So its primary address changes only to an address that is new, or
+// that is also internal.
 func Addresses(last, now *model.Node) (addrs []netip.Addr, internal int) {
 	var in, ex []netip.Addr
 	for _, is4 := range []bool{true, false} {

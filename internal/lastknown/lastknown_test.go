@@ -14,7 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// world is what a sink has.
+// world is the content of a sink.
 type world struct {
 	nodes    map[string]*model.Node
 	complete bool
@@ -94,7 +94,7 @@ func (o *oracle) check(name string, got *model.Node) error {
 	return nil
 }
 
-// reasons are those of the problems that the Node has.
+// reasons are the reasons of the Node's problems.
 func (o *oracle) reasons(own string, needs Needs) (list []Reason) {
 	if own == "" && !o.deletedAt.IsZero() {
 		return nil
@@ -147,8 +147,8 @@ func draw(rng *rand.Rand, name string) *model.Node {
 	return n
 }
 
-// TestNodeChanges lets 1,000 changes happen to Nodes, with each seed: addresses, zones and CIDRs come and go, and so do Nodes. What is handed on
-// and what is reported is what an oracle wants that remembers everything.
+// TestNodeChanges makes 1,000 changes to Nodes, with each seed: addresses, zones and CIDRs come and go, and so do
+// Nodes. An oracle that remembers everything checks the objects and the reports.
 func TestNodeChanges(t *testing.T) {
 	for _, own := range []string{"", "a"} {
 		for seed := range uint64(10) {
@@ -323,13 +323,13 @@ func TestNothingIsMissingEarly(t *testing.T) {
 	}
 }
 
-// TestInherit goes over to another source, whose Node lacks what the one before had.
+// TestInherit switches to another source, whose Node lacks fields that the previous source had.
 func TestInherit(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.1")
-	former := New(Options{Sink: &world{nodes: map[string]*model.Node{}}, Node: "a", Logger: slog.New(slog.DiscardHandler)})
-	former.Update([]model.Object{&model.Node{Name: "a", Addresses: []netip.Addr{addr}, Internal: 1}}, nil)
+	previous := New(Options{Sink: &world{nodes: map[string]*model.Node{}}, Node: "a", Logger: slog.New(slog.DiscardHandler)})
+	previous.Update([]model.Object{&model.Node{Name: "a", Addresses: []netip.Addr{addr}, Internal: 1}}, nil)
 	w := &world{nodes: map[string]*model.Node{}}
-	next := New(Options{Sink: w, Node: "a", Former: former, Needs: Needs{Addresses: true}, Logger: slog.New(slog.DiscardHandler)})
+	next := New(Options{Sink: w, Node: "a", Previous: previous, Needs: Needs{Addresses: true}, Logger: slog.New(slog.DiscardHandler)})
 	if len(w.nodes) > 0 {
 		t.Fatalf("%v was handed on before it came", w.nodes)
 	}
@@ -344,9 +344,9 @@ func TestInheritFromASourceThatNeverAnswered(t *testing.T) {
 	addr := netip.MustParseAddr("192.0.2.1")
 	w := &world{nodes: map[string]*model.Node{}}
 	o := Options{Sink: w, Node: "n", Logger: slog.New(slog.DiscardHandler)}
-	o.Former = New(o)
-	o.Former.Update([]model.Object{&model.Node{Name: "n", Addresses: []netip.Addr{addr}, Internal: 1}}, nil)
-	o.Former = New(o)
+	o.Previous = New(o)
+	o.Previous.Update([]model.Object{&model.Node{Name: "n", Addresses: []netip.Addr{addr}, Internal: 1}}, nil)
+	o.Previous = New(o)
 	New(o).Update([]model.Object{&model.Node{Name: "n"}}, nil)
 	if got := w.nodes["n"].Addresses; !slices.Equal(got, []netip.Addr{addr}) {
 		t.Errorf("the node has the addresses %v, want %v", got, addr)

@@ -1,8 +1,9 @@
-// Package loglimit bounds how much is logged, because others can cause lines by creating objects, connecting or sending statuses.
+// Package loglimit limits the amount of logging, because other users can cause log lines by creating objects,
+// connecting or sending statuses.
 //
-// A [Limiter] counts the lines of each message at each level. After the first few, one passes from time to time, and reports how many
-// were left out before it. Messages are constant texts, so that one of them that others cause leaves room for the rest; what is
-// different from line to line is in attributes.
+// A [Limiter] counts the lines of each message at each level. After the first few, it passes one from time to time,
+// with the number of lines that were left out before it. Messages are constant texts, and attributes hold the variable
+// parts. So a frequent message leaves room for the other messages.
 package loglimit
 
 import (
@@ -68,8 +69,8 @@ func New() *Limiter {
 // Suppressed returns how many lines have been left out so far.
 func (l *Limiter) Suppressed() uint64 { return l.suppressed.Load() }
 
-// Handler returns a handler that hands on to next what passes. Its loggers should have no open groups, or the number of lines that were
-// left out is in the group.
+// Handler returns a handler that forwards the passed lines to next. Its loggers should have no open groups: otherwise,
+// the number of omitted lines is in the group.
 func (l *Limiter) Handler(next slog.Handler) slog.Handler { return &handler{next, l} }
 
 type handler struct {
@@ -116,7 +117,7 @@ func (l *Limiter) pass(level slog.Level, text string, now time.Time) (before uin
 	return before, true
 }
 
-// bucket returns that of a message. The caller holds mu.
+// bucket returns the bucket of a message. The caller holds mu.
 func (l *Limiter) bucket(level slog.Level, text string, now time.Time) *bucket {
 	key := message{level, maphash.String(l.seed, text)}
 	b := l.messages[key]

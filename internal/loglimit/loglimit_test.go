@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// logged is what a limited logger has written.
+// logged is the output of a limited logger.
 type logged struct {
 	bytes.Buffer
 	limiter *Limiter
@@ -137,8 +137,8 @@ func TestLevelsAndLoggers(t *testing.T) {
 	})
 }
 
-// TestMessagesThatDiffer: they take no more memory than there is for messages, are bounded together, and later the limiter has room for
-// others again.
+// TestMessagesThatDiffer: they take no more memory than there is for messages and are limited together. Later the
+// limiter has room for other messages again.
 func TestMessagesThatDiffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLogged()

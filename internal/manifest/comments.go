@@ -9,7 +9,7 @@ import (
 
 // CommentLine is a comment in a line of its own.
 type CommentLine struct {
-	// Line is that of the file, counted from 1.
+	// Line is the line in the file, counted from 1.
 	Line int
 	// Text begins with the #.
 	Text string
@@ -30,15 +30,15 @@ func commentLines(doc document) (found []CommentLine) {
 	return found
 }
 
-// Comment is what a document notes about a field. The texts have a # in each line.
+// Comment has a document's comments on a field. The texts have a # in each line.
 type Comment struct {
-	// Path is that of the field; "" for the document as a whole.
+	// Path is the path of the field; "" for the document as a whole.
 	Path string
-	// Item is the value if the path is that of an item of a list, and the item is a scalar.
+	// Item is the value if the path names an item of a list, and the item is a scalar.
 	Item string
 	// Line is where the field is in the file, counted from 1.
 	Line int
-	// Head precedes the field, Beside stands in its line, Foot follows it.
+	// Head precedes the field, the comment in its line is next, and Foot follows the field.
 	Head, Beside, Foot string
 }
 
@@ -67,8 +67,8 @@ func (d *Document) Comments() []Comment {
 
 func joinComments(a, b string) string { return strings.Trim(a+"\n"+b, "\n") }
 
-// Walk calls visit for a tree of YAML, with path "", and for all fields and items in it, with their paths and, for a field,
-// its key. Aliases are not followed.
+// Walk calls visit for a tree of YAML, with path "". It also calls visit for all fields and items in it, with their
+// paths and, for a field, its key. It does not follow aliases.
 func Walk(n *yaml.Node, visit func(path string, key, value *yaml.Node)) {
 	visit("", nil, n)
 	walk(n, nil, visit)

@@ -17,7 +17,7 @@ type decoder struct {
 	file string
 	// line is how many lines of the file precede the document that is read.
 	line int
-	// inText is set if columns are not those of the file.
+	// inText is set if columns do not match the columns of the file.
 	inText  bool
 	objects []Object
 	errs    []error
@@ -39,7 +39,7 @@ type decoder struct {
 	following map[*yaml.Node]bool
 }
 
-// What is reported of one file is bounded, because a megabyte of nested faults would make a gigabyte of paths otherwise.
+// The reports about one file are bounded, because a megabyte of nested faults would otherwise make a gigabyte of paths.
 const (
 	// maxFaults bounds the faults that are reported. Fixing these shows the rest.
 	maxFaults = 100
@@ -89,7 +89,7 @@ func (d *decoder) within(s segment, f func()) {
 	d.path = d.path[:len(d.path)-1]
 }
 
-// document reads one object, or the objects of one list. An object that does not report what it is, is of type implied.
+// document reads one object, or the objects of one list. An object without a type is of type implied.
 func (d *decoder) document(n *yaml.Node, implied typeMeta) {
 	if n.Kind == yaml.AliasNode {
 		d.follow(n, func(target *yaml.Node) { d.document(target, implied) })

@@ -17,7 +17,8 @@ type Error struct {
 	File string
 	// Line and Column are counted from 1; 0 means unknown or that the fault is with the file as a whole.
 	Line, Column int
-	// Kind and Name are those of the object, as far as known. Name is "namespace/name" if the object has both.
+	// Kind and Name are the kind and name of the object, as far as known. Name is "namespace/name" if the object has
+	// both.
 	Kind, Name string
 	// Field is the path of the field within the object, for example spec.ports[0].port. It may be empty.
 	Field string

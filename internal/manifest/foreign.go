@@ -9,9 +9,9 @@ import (
 
 // ForeignError is the fault of a file, or of a document in it, that is no manifest and was never meant to be one.
 type ForeignError struct {
-	// What it is: "is a template".
+	// A phrase that describes the file: "is a template".
 	What string
-	// Remedy makes manifests of it, or is what a manifest has and this has not.
+	// Remedy makes manifests of it, or names the part that a manifest needs and this file lacks.
 	Remedy string
 }
 
@@ -42,7 +42,7 @@ func isValues(file string) bool {
 // HelmCommand prints the manifests of the chart in a directory.
 func HelmCommand(dir string) string { return "helm template my-release " + dir }
 
-// foreignName returns what a file with this name is if it is a part of something that manifests are made of, nil if it is not.
+// foreignName describes a file whose name belongs to a tool that generates manifests, and returns nil for other names.
 func foreignName(file string) *ForeignError {
 	dir := filepath.Dir(file)
 	switch {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestForeign: what manifests are made of is one fault, with the command that makes them. What is sound in such a file is not held back.
+// TestForeign: a file from which a tool generates manifests is one fault, with the command of the tool. Valid objects
+// in such a file still count.
 func TestForeign(t *testing.T) {
 	const template = `apiVersion: v1
 kind: Service

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestHostileText checks what an operator learns of a file that is not what it should be, and that the rest of it is read.
+// TestHostileText checks the error for an invalid file, and that the rest of the file is read.
 func TestHostileText(t *testing.T) {
 	a, b := namespaceText("a"), namespaceText("b")
 	for name, c := range map[string]struct{ input, want string }{
@@ -39,7 +39,7 @@ func namespaceText(name string) string {
 	return "{apiVersion: v1, kind: Namespace,\n metadata: {name: " + name + "}}\n"
 }
 
-// TestHostileSize: what is reported, and what is kept, of any file is bounded.
+// TestHostileSize: the errors and the memory for any file are bounded.
 func TestHostileSize(t *testing.T) {
 	const start = "apiVersion: v1\nkind: Service\nmetadata:\n  name: a\n"
 	nested := func(key string, depth int) string {
@@ -122,8 +122,8 @@ func TestTooLargeFile(t *testing.T) {
 	}
 }
 
-// checkHostile wants of any text what holds for all: errors that name the place and are bounded, objects that come back as they
-// were written, and neighbours that are not touched.
+// checkHostile checks the properties that hold for any text. Errors name the place and are bounded, objects survive a
+// round trip, and neighbouring objects are not affected.
 func checkHostile(t *testing.T, data []byte, objects []Object, errs []error) {
 	t.Helper()
 	lines := strings.Count(string(data), "\n") + strings.Count(string(data), "\r") + strings.Count(string(data), "\u0085") +

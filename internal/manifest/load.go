@@ -46,17 +46,19 @@ type Tree struct {
 	Files []string
 	// Dirs are the directories they may be in, the path itself included. Empty if the path is a file.
 	Dirs []string
-	// Unreadable are the directories that could not be listed. What was or is in them is unknown.
+	// Unreadable are the directories that could not be listed. Their previous and current contents are unknown.
 	Unreadable map[string]error
 
 	path string
 	root *os.Root // nil if the path is a file
 }
 
-// OpenTree lists the manifests at path. Of a directory these are all *.yaml, *.yml and *.json files in it and below, except
-// hidden ones (whose name begins with a dot) and those in hidden directories. Symbolic links to files are followed as long
-// as they stay inside the directory, through hidden directories too: mounted ConfigMaps are made of such links. Links to
-// directories are not followed. The path itself may be a link, and as a file it may have any name.
+// OpenTree lists the manifests at path. In a directory these are all *.yaml, *.yml and *.json files in it and below. It
+// skips hidden files (whose name begins with a dot) and files in hidden directories.
+//
+// Symbolic links to files are followed if they stay inside the directory, even through hidden directories: mounted
+// ConfigMaps consist of such links. Links to directories are not followed. The path itself may be a link, and as a file
+// it may have any name.
 //
 // The caller must close the tree.
 func OpenTree(path string) (*Tree, error) {
@@ -71,7 +73,7 @@ func OpenTree(path string) (*Tree, error) {
 		}
 		return &Tree{Files: []string{path}, path: path}, nil
 	}
-	root, err := os.OpenRoot(path + string(filepath.Separator) + ".") // which fails, and does not wait, if it is no directory any more
+	root, err := os.OpenRoot(path + string(filepath.Separator) + ".") // which fails at once if it is no longer a directory
 	if err != nil {
 		return nil, fileError(path, err)
 	}
@@ -99,7 +101,7 @@ func (d dirFS) ReadDir(name string) ([]fs.DirEntry, error) { return regularfile.
 func (t *Tree) visit(name string, entry fs.DirEntry, err error) error {
 	full := filepath.Join(t.path, filepath.FromSlash(name))
 	if err != nil {
-		// What vanished since it was listed is as if it had never been there.
+		// A file that vanished since it was listed is ignored.
 		if !errors.Is(err, fs.ErrNotExist) {
 			t.Unreadable[full] = fileError(full, err)
 		}
@@ -114,7 +116,8 @@ func (t *Tree) visit(name string, entry fs.DirEntry, err error) error {
 	case hidden || !isManifestName(name):
 	case entry.Type() == fs.ModeSymlink && t.isDir(name):
 	default:
-		// What cannot be read, such as a named pipe or a link that leads nowhere, is listed, so that reading it reports what is wrong.
+		// A file that cannot be read, such as a named pipe or a broken link, is listed, so that reading it reports the
+		// fault.
 		t.Files = append(t.Files, full)
 	}
 	return nil
@@ -144,9 +147,9 @@ func (t *Tree) Errs() []error {
 // maxFile is how large a manifest may be: some 300,000 services. Parsing takes a multiple of it in memory.
 const maxFile = 512 << 20
 
-// Read returns the content of a file of the tree, and what was read, which [os.SameFile] compares. The error is fs.ErrNotExist only
-// if the file is no longer there; a link to a file that does not exist is another error, and so is what is not a regular file, or
-// has more than 512 MiB. Nothing is waited for.
+// Read returns the content of a file of the tree, and its identity, which [os.SameFile] compares. The error is
+// fs.ErrNotExist only if the file no longer exists. A link to a missing file is another error, and so is a file that is
+// not regular or has more than 512 MiB. Read never waits.
 func (t *Tree) Read(file string) ([]byte, fs.FileInfo, error) {
 	if t.root == nil {
 		data, info, err := regularfile.ReadIn(regularfile.System{}, file, maxFile)
@@ -172,8 +175,8 @@ func ReadFile(file string) ([]byte, error) {
 	return data, fileError(file, err)
 }
 
-// Occupied returns an error if a directory is in the place of a file that was in an earlier tree of the same path, and nil if
-// nothing is there that could be read as a file.
+// Occupied returns an error if a directory has replaced a file that was in an earlier tree of the same path. It returns
+// nil if there is nothing that could be read as a file.
 func (t *Tree) Occupied(file string) error {
 	if t.root == nil {
 		return nil

@@ -27,8 +27,8 @@ func NewLocator(file string, data []byte) *Locator {
 	return l
 }
 
-// Error returns err as an *Error with the position of the field at path in o. If the field is not there, the position is
-// that of the closest field around it.
+// Error returns err as an *Error with the position of the field at path in o. If the field does not exist, it uses the
+// position of the closest enclosing field.
 func (l *Locator) Error(o Object, path string, err error) *Error {
 	e := &Error{File: l.file, Line: o.Line, Column: o.column, Field: path, Err: err}
 	e.Kind = o.Object.GetObjectKind().GroupVersionKind().Kind

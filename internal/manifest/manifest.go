@@ -1,8 +1,8 @@
 // Package manifest reads ordinary Kubernetes manifests, YAML or JSON, into typed API objects.
 //
-// It is strict about the kinds it knows, as `kubectl apply --validate=strict` is: an unknown field, a value of the wrong type
-// and a key given twice are errors. Each error has its file, line, column, object and field, and all are reported at once.
-// Objects of other kinds are skipped, so that a directory of application manifests can be read as it is.
+// It is strict about the kinds it knows, like `kubectl apply --validate=strict`: an unknown field, a value of the wrong
+// type and a repeated key are errors. Each error has its file, line, column, object and field, and all are reported at
+// once. Objects of other kinds are skipped, so that a directory of application manifests can be read without changes.
 package manifest
 
 import (
@@ -35,15 +35,16 @@ type Object struct {
 // dozen; an "alias bomb" of 500 bytes describes billions.
 const aliasAllowance = 100_000
 
-// Decode reads all documents of one file, whose name is used for positions only. It returns every object without fault,
-// in the order of the file, and one *Error for each fault in the others, a hundred at most and one that reports how many more
-// there are. The objects of a List (also ServiceList, and so on) are returned one by one. Nothing returned refers to data.
+// Decode reads all documents of one file, whose name is used for positions only. It returns every valid object, in the
+// order of the file, and one *Error for each fault of the other objects. After a hundred errors, one more says how many
+// are left out. The objects of a List (also ServiceList, and so on) are returned one by one. The result does not refer
+// to data.
 func Decode(file string, data []byte) (objects []Object, errs []error) {
 	c := Read(file, data)
 	return c.Objects, c.Errs
 }
 
-// Content is what a file has in it.
+// Content is the content of a file.
 type Content struct {
 	// Objects are those without a fault.
 	Objects []Object
@@ -60,7 +61,7 @@ type Skipped struct {
 	Name string
 }
 
-// Read decodes as [Decode] does, and returns what it skips as well.
+// Read decodes like [Decode], and also returns the skipped documents.
 func Read(file string, data []byte) Content {
 	var c Content
 	d := newDecoder(file, len(data))
@@ -109,7 +110,7 @@ func (d *decoder) each(data []byte) iter.Seq2[Object, error] {
 				d.document(root, typeMeta{})
 			}
 			if d.faults > before {
-				// Whatever is wrong with a template is not what is wrong with the manifest that it makes. It is reported once.
+				// A fault of a template need not be a fault of its manifest. It is reported once.
 				if fault, line := templateIn(file, doc.text); fault != nil {
 					d.faults, d.errs = before, d.errs[:0]
 					if !template {
@@ -143,8 +144,8 @@ type document struct {
 	text []byte
 }
 
-// documents yields the documents of a file. They are cut apart before parsing, at lines that begin with "---" or "...",
-// which YAML allows nowhere within a document, so that a syntax error in one does not hide the next.
+// documents yields the documents of a file. It splits them before parsing, at lines that begin with "---" or "...",
+// which YAML allows nowhere within a document. So a syntax error in one document does not hide the next.
 func documents(data []byte) iter.Seq[document] {
 	return func(yield func(document) bool) {
 		data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
@@ -198,7 +199,7 @@ func (doc document) parse(file string) (*yaml.Node, error) {
 	if n.Kind != yaml.DocumentNode || len(n.Content) == 0 || isEmpty(n.Content[0]) {
 		return nil, nil
 	}
-	// What the file notes about the document as a whole is kept with its content.
+	// The file's comments on the document as a whole are kept with its content.
 	n.Content[0].HeadComment = joinComments(n.HeadComment, n.Content[0].HeadComment)
 	n.Content[0].FootComment = joinComments(n.Content[0].FootComment, n.FootComment)
 	return n.Content[0], nil
@@ -243,8 +244,8 @@ func asYAML(text []byte) []byte {
 // jsonEscape matches a pair of surrogates or any other escape, up to where its length matters.
 var jsonEscape = regexp.MustCompile(`(?i)\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|\\ud[0-9a-f]{3}|\\.`)
 
-// onlyDirectives reports whether text, which may begin with one "---" and precedes the next, has nothing but blank lines,
-// comments and directives such as %YAML. Cut off from their document, the parser would take directives for a fault.
+// onlyDirectives reports whether text has only blank lines, comments and directives such as %YAML. The text may begin
+// with one "---" and precedes the next. The parser would reject directives that are cut off from their document.
 func onlyDirectives(text []byte) bool {
 	if isMarker(text, "---") {
 		text = text[len("---"):]
@@ -258,7 +259,7 @@ func onlyDirectives(text []byte) bool {
 	return true
 }
 
-// isEmpty reports whether n is a plain null, which is what a document of comments only parses to.
+// isEmpty reports whether n is a plain null, the result of a document with only comments.
 func isEmpty(n *yaml.Node) bool {
 	return n.Kind == yaml.ScalarNode && n.Tag == "!!null" && n.Anchor == ""
 }

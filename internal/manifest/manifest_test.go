@@ -28,7 +28,7 @@ func report(objects []Object, errs []error) string {
 	return b.String()
 }
 
-// TestStories runs testdata/decode: each archive has one input file and what is to be said of it in "want".
+// TestStories runs testdata/decode: each archive has one input file and the expected result in "want".
 func TestStories(t *testing.T) {
 	stories, err := filepath.Glob("testdata/decode/*.txtar")
 	if err != nil || len(stories) == 0 {
@@ -52,7 +52,7 @@ func TestStories(t *testing.T) {
 	}
 }
 
-// TestValues checks that what is decoded is what was written.
+// TestValues checks that decoded values equal the written ones.
 func TestValues(t *testing.T) {
 	objects, errs := Decode("f.yaml", []byte(`
 apiVersion: v1

@@ -44,7 +44,7 @@ var portFields = map[string]bool{
 	"port": true, "nodePort": true, "healthCheckNodePort": true, "containerPort": true, "hostPort": true,
 }
 
-// wantedNumber describes what number the field at hand takes.
+// wantedNumber describes the number that the current field accepts.
 func (d *decoder) wantedNumber() string {
 	if len(d.path) > 0 && portFields[d.path[len(d.path)-1].name] {
 		return "a number from 1 to 65535"

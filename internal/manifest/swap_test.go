@@ -64,7 +64,7 @@ func TestSwapped(t *testing.T) {
 	}
 }
 
-// TestOccupied asks what is in the place of a file that was there before.
+// TestOccupied checks which file has replaced an earlier file.
 func TestOccupied(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a.yaml", "b.yaml/c.yaml"} {

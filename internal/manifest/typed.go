@@ -16,7 +16,7 @@ var ErrUnknownField = errors.New("there is no such field")
 
 // Document is one object of any kind in a file, for callers that bring the type to read it into.
 type Document struct {
-	// APIVersion and Kind are what the document says of itself; either may be empty.
+	// APIVersion and Kind are the document's apiVersion and kind; either may be empty.
 	APIVersion, Kind string
 
 	file string
@@ -81,7 +81,7 @@ type Text struct {
 	Key, Data string
 
 	file string
-	// line is how many lines of the file precede the text; -1 if its lines are not those of the file.
+	// line is how many lines of the file precede the text; -1 if its lines do not match the lines of the file.
 	line int
 }
 
@@ -143,9 +143,10 @@ func (d *Document) Position(path string) string {
 	return fmt.Sprintf("%s:%d:%d", e.File, e.Line, e.Column)
 }
 
-// Into reads the document, apiVersion and kind excepted, into the struct that v points to. Fields are matched by their JSON
-// names. What the document does not mention, or gives as null, keeps its value. It returns one *[Error] for each fault, as
-// [Decode] does; the rest has then been read nevertheless. Types with an UnmarshalJSON or UnmarshalText method are read by it.
+// Into reads the document, except apiVersion and kind, into the struct that v points to. Fields are matched by their
+// JSON names. Fields that the document does not mention, or gives as null, keep their value. It returns one *[Error]
+// for each fault, like [Decode], and still reads the rest. Types with an UnmarshalJSON or UnmarshalText method are read
+// by it.
 func (d *Document) Into(v any) []error {
 	content := *d.root
 	content.Content = nil

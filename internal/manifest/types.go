@@ -9,13 +9,13 @@ import (
 	"sync"
 )
 
-// typeInfo is what the walk needs to know of a Go type.
+// typeInfo has the facts about a Go type that the walk needs.
 type typeInfo struct {
 	// unmarshals is set if the type reads its own JSON, as IntOrString, Quantity and Time do.
 	unmarshals bool
 	// textual is set if the type reads its own text, as netip.Addr does.
 	textual bool
-	// fields maps the JSON names of a struct's fields, those of inlined structs included, to their indexes.
+	// fields maps the JSON names of a struct's fields, including the fields of inlined structs, to their indexes.
 	fields map[string][]int
 	// names are the keys of fields, sorted.
 	names []string

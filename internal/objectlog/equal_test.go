@@ -12,7 +12,7 @@ import (
 
 var at = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// samples makes one object of each kind with all fields set, anew each time.
+// samples makes one new object of each kind with all fields set.
 func samples() []model.Object {
 	addrs := func() []netip.Addr {
 		return []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}

@@ -1,9 +1,9 @@
-// Package objectlog keeps the cluster's objects and hands them out under revisions, to any number of consumers, each at its
-// own pace.
+// Package objectlog keeps the cluster's objects and publishes them under revisions, to any number of consumers, each at
+// its own pace.
 //
-// It stands where package store stands when a node's state is wanted, and takes what sources deliver in the same way; [Tee]
-// lets both have the same objects, which are shared. Nothing is queued for consumers: each asks for what is newer than what
-// it has.
+// It is the counterpart of package store, which publishes a node's state, and receives objects from sources in the same
+// way. [Tee] gives both the same objects, which they share. Nothing is queued for consumers: each consumer asks for
+// updates newer than its own revision.
 package objectlog
 
 import (
@@ -31,12 +31,12 @@ type Revision uint64
 // Update leads from one set of objects to a newer one. It is immutable and shared by all consumers that need the same one, and so
 // are its objects.
 type Update struct {
-	// Revision is that of the set after this update.
+	// Revision is the revision of the set after this update.
 	Revision Revision
 	// Full reports whether Set is the whole set: objects that are not in it do not exist.
 	Full bool
-	// Set are new and changed objects, each once and in no order. Where the update merges several revisions, an object may
-	// equal the one that the consumer already has.
+	// Set are new and changed objects, each once and in no order. If the update merges several revisions, an object may
+	// equal the consumer's object.
 	Set []model.Object
 	// Deleted are objects that no longer exist, each once and in no order; always empty in a full update. It may name an object
 	// that the consumer never saw.
@@ -46,13 +46,13 @@ type Update struct {
 	memo any
 }
 
-// Memo returns what of makes of the update. It is called once, for whichever consumer comes first.
+// Memo returns the result of calling of with the update. of is called once, for the first consumer.
 func (u *Update) Memo(of func(*Update) any) any {
 	u.once.Do(func() { u.memo = of(u) })
 	return u.memo
 }
 
-// Options is what a [Feed] needs. The zero value will do.
+// Options has the options of a [Feed]. The zero value is valid.
 type Options struct {
 	// Logger gets the progress of sources, for debugging. Default: nothing is logged.
 	Logger *slog.Logger
@@ -105,7 +105,7 @@ func (f *Feed) Source(name string) model.Sink {
 	return &sink{feed: f, name: name}
 }
 
-// Close ends all calls of Next. What sources still deliver is ignored.
+// Close ends all calls of Next. Objects that sources deliver afterwards are ignored.
 func (f *Feed) Close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -129,9 +129,9 @@ func (f *Feed) isClosed() bool {
 	}
 }
 
-// Next blocks until there is a set newer than after and returns how to get there from after. With after = 0, or an after
-// that the feed does not remember, the update is full. It fails with ErrClosed once the feed is closed, also if there is a
-// newer set, and with the error of ctx if that ends first.
+// Next blocks until there is a set newer than after, and returns the update from after to it. With after = 0, or an
+// after that the feed does not remember, the update is full. It fails with ErrClosed once the feed is closed, even if
+// there is a newer set, and with the error of ctx if that ends first.
 func (f *Feed) Next(ctx context.Context, after Revision) (*Update, error) {
 	for {
 		if f.isClosed() {
@@ -225,8 +225,8 @@ type sink struct {
 	complete bool // guarded by feed.mu
 }
 
-// Update implements [model.Sink]. An object that is both deleted and set is set; of two with the same ref the later wins.
-// What equals an object that is there, in all its fields, is no change.
+// Update implements [model.Sink]. An object that is both deleted and set is set; of two with the same ref the later
+// wins. An object that equals the existing one in all fields is no change.
 func (k *sink) Update(set []model.Object, deleted []model.Ref) {
 	f := k.feed
 	f.mu.Lock()
@@ -284,8 +284,8 @@ func (k *sink) Complete() {
 	f.publish(nil)
 }
 
-// Tee returns a sink that hands everything to all of sinks, in their order. They share the objects, and the slices that name
-// them, so none of sinks may modify either.
+// Tee returns a sink that forwards all updates to each of sinks, in their order. They share the objects and the slices
+// that hold them, so none of sinks may modify either.
 func Tee(sinks ...model.Sink) model.Sink { return tee(slices.Clone(sinks)) }
 
 type tee []model.Sink

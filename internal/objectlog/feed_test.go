@@ -29,7 +29,7 @@ func refs(names ...string) (list []model.Ref) {
 	return list
 }
 
-// newsOf describes what a consumer that has after gets next: "nothing" if it would have to wait.
+// newsOf describes the next update of a consumer at revision after: "nothing" if it would have to wait.
 func newsOf(t *testing.T, f *Feed, after Revision) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -184,8 +184,8 @@ func TestNextWaits(t *testing.T) {
 	})
 }
 
-// TestHistories plays random histories to a feed with a short memory and wants consumers that look now and then to have, in the
-// end, what a dumb twin has, and no update to report what nobody needs to know.
+// TestHistories plays random histories to a feed with a short memory. In the end, consumers that read now and then must
+// have the same objects as a simple model, and no update may report unneeded changes.
 func TestHistories(t *testing.T) {
 	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -292,8 +292,8 @@ func TestTee(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeft wants a feed to forget what is deleted, and to keep the newest of equal objects, which is the one that
-// others keep as well.
+// TestNothingIsLeft requires a feed to forget deleted objects, and to keep the newest of equal objects, which other
+// holders also keep.
 func TestNothingIsLeft(t *testing.T) {
 	f := New(Options{})
 	s := f.Source("")
@@ -310,7 +310,7 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 }
 
-// TestUpdatesAreShared: consumers with the same revision get the same update, so that what is made of it is made once.
+// TestUpdatesAreShared: consumers with the same revision get the same update, so that its derived values are made once.
 func TestUpdatesAreShared(t *testing.T) {
 	f := New(Options{})
 	s := f.Source("")

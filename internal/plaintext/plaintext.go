@@ -12,11 +12,11 @@ import (
 	"unicode/utf8"
 )
 
-// replacement is in the place of a character that is not shown.
+// replacement replaces a character that is not shown.
 const replacement = "\uFFFD"
 
-// Clean returns a text with a replacement for each character that controls a terminal or the direction of text, and for bytes that are no UTF-8.
-// It keeps line feeds, tabs, and the sequences by which this program sets colours.
+// Clean returns a text with a replacement for each character that controls a terminal or the direction of text, and for
+// invalid UTF-8. It keeps line feeds, tabs, and the sequences by which this program sets colours.
 func Clean(text string) string {
 	if isSafe(text) {
 		return text
@@ -107,8 +107,8 @@ func colour(text []byte) (n int, cut bool) {
 	return 0, len(text) < maxColour
 }
 
-// isColour reports whether this program uses a parameter of such sequences: plain, bold, faint, reversed or not, and colours of text, which
-// others cannot hide anything by.
+// isColour reports whether this program uses a parameter of such sequences: plain, bold, faint, reversed or not, and
+// colours of text. These cannot hide text.
 func isColour(n int) bool {
 	switch n {
 	case 0, 1, 2, 7, 27:
@@ -117,7 +117,8 @@ func isColour(n int) bool {
 	return n >= 31 && n <= 37 || n >= 91 && n <= 97
 }
 
-// JSON returns a text in JSON with escapes in the place of what [Clean] replaces, so that it means the same and is clean.
+// JSON returns a text in JSON with escapes for the characters that [Clean] replaces, so that it keeps its meaning and
+// is clean.
 func JSON(text []byte) []byte {
 	if isSafe(text) {
 		return text
@@ -133,12 +134,12 @@ func JSON(text []byte) []byte {
 	return out
 }
 
-// Writer writes what is clean to another writer. It may be used concurrently.
+// Writer writes clean text to another writer. It may be used concurrently.
 type Writer struct {
 	to io.Writer
 
 	mu sync.Mutex // guards all below
-	// held is the end of what was written that may be incomplete.
+	// held is the end of the written text, if it may be incomplete.
 	held []byte
 }
 
@@ -163,7 +164,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Flush writes what is incomplete, with replacements.
+// Flush writes the incomplete rest, with replacements.
 func (w *Writer) Flush() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

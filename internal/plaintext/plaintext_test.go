@@ -31,7 +31,7 @@ var texts = map[string]string{
 	"\u2028line":                 "�line",
 }
 
-// TestClean: nothing but text, line feeds, tabs and colours gets through, in whatever parts it is written.
+// TestClean: only text, line feeds, tabs and colours pass, regardless of how the text is split into writes.
 func TestClean(t *testing.T) {
 	for text, want := range texts {
 		if got := Clean(text); got != want {
@@ -53,7 +53,7 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// TestJSON: what programs read means the same.
+// TestJSON: the JSON keeps its meaning for programs.
 func TestJSON(t *testing.T) {
 	for text := range texts {
 		text = strings.ToValidUTF8(text, "?")
@@ -72,7 +72,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// FuzzClean: what is clean stays so, and has no control but those that are allowed.
+// FuzzClean: clean text stays clean, and has only the permitted control characters.
 func FuzzClean(f *testing.F) {
 	for text := range texts {
 		f.Add(text)

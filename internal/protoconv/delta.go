@@ -9,7 +9,7 @@ import (
 
 // Most updates are one service that has changed, and are the same for all nodes that see it alike. Their messages are made once.
 
-// deltaKey is what such an update has beside its position.
+// deltaKey identifies such an update, without its position.
 type deltaKey struct {
 	record  *state.Service
 	trigger time.Time // zero for none

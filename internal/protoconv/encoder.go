@@ -12,10 +12,11 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Encoder marshals records, each once, however many clients get it: what it made of a single record is kept as long as the record
-// itself is, and goes with it; of full states it keeps one. The zero Encoder is ready. Its methods may be called concurrently.
+// Encoder marshals each record once, for any number of clients. It keeps a marshalled record for the life of the
+// record, and keeps one full state. The zero Encoder is ready. Its methods may be called concurrently.
 //
-// It knows a record by its address, so a record, and the list of a full state, must not be modified once it has been encoded.
+// It identifies a record by its address. So a record, and the list of a full state, must not be modified after
+// encoding.
 type Encoder struct {
 	mu   sync.RWMutex
 	made map[weak.Pointer[state.Service]]mem.Buffer
@@ -37,7 +38,7 @@ func (e *Encoder) service(s *state.Service) mem.Buffer {
 	b = encode(Service(s))
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if made, ok := e.made[key]; ok { // meanwhile
+	if made, ok := e.made[key]; ok { // another caller was faster
 		return made
 	}
 	if e.made == nil {

@@ -53,7 +53,7 @@ func TestEncoderMarshalsOnce(t *testing.T) {
 	}
 }
 
-// TestEncoderForgets what nobody has any more, and nothing else.
+// TestEncoderForgets checks that the encoder forgets exactly the records that have no other user.
 func TestEncoderForgets(t *testing.T) {
 	var e Encoder
 	kept := &state.Service{Name: state.ServiceName{Name: "kept"}}

@@ -13,7 +13,7 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// fault is one thing that the protocol does not allow. The error names the object, the field, and what is wrong.
+// fault is one violation of the protocol. The error names the object, the field, and the fault.
 type fault[M any] struct {
 	name string
 	make func(*M)

@@ -11,7 +11,8 @@ import (
 	"github.com/switchyard-net/switchyard/internal/protoconv/protoconvtest"
 )
 
-// The fuzz targets here give any bytes to what reads messages. It must not panic, and what it takes must come back as it went.
+// The fuzz targets pass any bytes to the readers of messages. These must not panic, and accepted values must survive a
+// round trip.
 
 func FuzzParseService(f *testing.F) {
 	seed, _ := proto.Marshal(protoconv.Service(fullService()))

@@ -15,8 +15,8 @@ import (
 	"github.com/switchyard-net/switchyard/test/randcluster"
 )
 
-// TestHistoriesComeBack plays random histories of clusters. Whatever a store makes of them comes back as it went, in updates
-// large and small, and so do objects that an API server lets in.
+// TestHistoriesComeBack plays random histories of clusters. The state of a store survives the round trip unchanged, in
+// large and small updates, and so do objects that an API server admits.
 func TestHistoriesComeBack(t *testing.T) {
 	const seeds, steps = 150, 25
 	records, objects := 0, 0

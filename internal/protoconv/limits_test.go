@@ -19,8 +19,9 @@ import (
 	"github.com/switchyard-net/switchyard/store"
 )
 
-// TestObjectsAtTheLimits takes a service with hundreds of ports and slices, each with the largest annotations and as many endpoints
-// as the API server takes, all the way from the API's objects to a client: nothing is lost, and only what routes is kept.
+// TestObjectsAtTheLimits sends a service from the API's objects to a client. It has hundreds of ports and slices, each
+// with the largest annotations and the maximum number of endpoints. Nothing is lost, and only the data for routing is
+// kept.
 func TestObjectsAtTheLimits(t *testing.T) {
 	const ports, slices, each = 100, 200, 1000 // a port is in 10 of the slices
 	meta := func(name string) metav1.ObjectMeta {

@@ -35,7 +35,7 @@ func fillNamedPort(p *state.NamedPort, m *localnetv1.NamedPort) {
 func NamesParts(u *state.NamesUpdate, at Position, size int) iter.Seq2[*localnetv1.NextNamesResponse, bool] {
 	return func(yield func(*localnetv1.NextNamesResponse, bool) bool) {
 		part, full := &localnetv1.NextNamesResponse{Full: u.Full}, 0
-		// add counts what was put into the part, and hands the part over once it is large enough.
+		// add counts the bytes that were added to the part, and hands the part over once it is large enough.
 		add := func(m proto.Message) bool {
 			if full += proto.Size(m); full < size {
 				return true

@@ -105,8 +105,8 @@ func texts(list []string) []string {
 	return out
 }
 
-// ParseObject reads an object of any kind. It checks its form, and fails at the first fault. How long names may
-// be it leaves to the source that first had the object.
+// ParseObject reads an object of any kind. It checks its form, and fails at the first fault. The first source of an
+// object limits the length of names.
 func ParseObject(m *clusterv1.Object) (model.Object, error) {
 	switch o := m.GetObject().(type) {
 	case *clusterv1.Object_Service:

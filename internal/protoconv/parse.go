@@ -101,7 +101,7 @@ func parseSourceRanges(m *localnetv1.SourceRanges) ([]netip.Prefix, error) {
 	if err != nil {
 		return nil, err
 	}
-	// They are sorted, and those of IPv4 come first.
+	// They are sorted, and IPv4 comes first.
 	if first, last := list[0], list[len(list)-1]; state.FamilyOf(first.Addr()) != state.FamilyOf(last.Addr()) {
 		return nil, fmt.Errorf(".ranges has %v and %v; a list must be of one family", first, last)
 	}
@@ -270,7 +270,8 @@ func Node(n *state.Node) *localnetv1.Node {
 	}
 }
 
-// ParseNode reads a node, which must be set. If only settings of it have faults, it returns the node without these settings beside the error.
+// ParseNode reads a node, which must be set. If only some settings have faults, it returns the node without these
+// settings, and an error.
 func ParseNode(m *localnetv1.Node) (*state.Node, error) {
 	if m == nil {
 		return nil, fmt.Errorf("node is not set")

@@ -36,7 +36,7 @@ func restricted(tb testing.TB, ports, ranges int) *state.Service {
 	return s
 }
 
-// TestPortsShareSourceRanges: in messages, and in what is read of them.
+// TestPortsShareSourceRanges: in messages, and in the records that are read from them.
 func TestPortsShareSourceRanges(t *testing.T) {
 	s := restricted(t, 3, 100)
 	m := transmit(t, protoconv.Service(s))
@@ -65,7 +65,7 @@ func TestAddressesShareSourceRanges(t *testing.T) {
 	}
 	s := brain.Compute(&brain.Config{}, &model.Node{Name: "node", Addresses: addrs("10.0.0.1")}, svc, nil)
 	m := transmit(t, protoconv.Service(s))
-	// What the ranges have, the same with 192.0.2.3, and those of IPv6.
+	// The contents of the ranges, the same with 192.0.2.3, and the IPv6 ranges.
 	if n := len(m.GetSourceRanges()); n != 3 {
 		t.Errorf("there are %d lists, want 3: %v", n, m.GetSourceRanges())
 	}

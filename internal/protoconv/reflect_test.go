@@ -16,9 +16,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// The tests here change every single value of a record or object that has them all, found by reflection, so that a new field is
-// covered, or fails for want of a rule, as soon as it exists. Whatever the change, what comes back either equals what went in,
-// or an error says why it does not. Nothing is lost without a word.
+// These tests change every single value of a record or object that has all of them, found by reflection. So a new field
+// is covered, or fails because its rule is missing. After any change, the result of the round trip equals the input, or
+// an error explains the difference. Nothing is lost silently.
 
 func TestNothingOfAServiceIsLost(t *testing.T) {
 	testEveryChange(t, fullService, func(s *state.Service) (*state.Service, error) {

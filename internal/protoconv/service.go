@@ -39,7 +39,8 @@ func (r *sourceRanges) fillPort(p *state.Port, m *localnetv1.Port) {
 	m.Lingering = indices(lingering(p), all)
 }
 
-// lingering returns the lingering endpoints that a message has: those of UDP. Clients take others for a fault.
+// lingering returns the lingering endpoints that a message contains: the UDP endpoints. Clients consider others a
+// fault.
 func lingering(p *state.Port) []state.Endpoint {
 	if p.Protocol != state.UDP {
 		return nil
@@ -47,7 +48,7 @@ func lingering(p *state.Port) []state.Endpoint {
 	return p.Lingering
 }
 
-// seconds returns a time-out in whole seconds. Kubernetes' longest is a day.
+// seconds returns a timeout in whole seconds. Kubernetes' longest is a day.
 func seconds(d time.Duration) uint32 {
 	return uint32(min(max(d/time.Second, 0), math.MaxUint32))
 }
@@ -58,8 +59,8 @@ type sourceRanges struct {
 	indices map[listKey]uint32
 }
 
-// listKey is where a list is in memory: the brain makes those of all ports of a service one and the same. Equal ones elsewhere in memory
-// are repeated, which is no fault.
+// listKey identifies a list by its memory, because the brain shares one list between all ports of a service. Equal
+// lists elsewhere in memory are repeated, which is valid.
 type listKey struct {
 	first *netip.Prefix
 	len   int
@@ -168,7 +169,7 @@ func hasTwins(sorted []state.Endpoint) bool {
 	return false
 }
 
-// same reports whether two lists are one and the same piece of memory, as the brain makes those of equal routes.
+// same reports whether two lists share their memory, as equal routes from the brain do.
 func same(a, b []state.Endpoint) bool {
 	return len(a) == len(b) && len(a) > 0 && &a[0] == &b[0]
 }

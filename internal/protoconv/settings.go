@@ -41,7 +41,7 @@ func parsePodDetection(m *localnetv1.PodDetection) (*state.LocalDetector, error)
 		return nil, err
 	}
 	d := &state.LocalDetector{ClusterCIDRs: cidrs, BridgeInterface: m.GetBridgeInterface(), InterfacePrefix: m.GetInterfaceNamePrefix()}
-	var want localnetv1.PodDetection // what the mode needs
+	var want localnetv1.PodDetection // the fields that the mode uses
 	switch m.GetMode() {
 	case localnetv1.PodDetectionMode_POD_DETECTION_MODE_UNSPECIFIED:
 		return nil, fmt.Errorf("mode is not set")

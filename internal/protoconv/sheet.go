@@ -11,20 +11,22 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// A full state is thousands of records, and the states of different nodes differ in a few of them. A sheet is the records of one
-// full state, marshalled one after the other; other states are sent as stretches of it, with what is different in between.
+// A full state has thousands of records, and the states of different nodes differ in a few of them. A sheet has the
+// records of one full state, marshalled in order. Other states are sent as stretches of it, with the differing records
+// in between.
 
 // sheet holds records in order of their names, each marshalled as a field of the WatchResponse. It is immutable.
 type sheet struct {
 	records []*state.Service
 	bytes   []byte
 	ends    []int // of each record in bytes
-	// missed counts the records that had to be marshalled beside the sheet, for states that share few records with it.
+	// missed counts the records that had to be marshalled in addition to the sheet, for states that share few records
+	// with it.
 	missed atomic.Int64
 }
 
-// stretch is some records of a full state: those of a sheet from one to before another, or a single one that is marshalled for
-// this state only.
+// stretch is a range of records of a full state: records from one to before another of a sheet, or a single record that
+// is marshalled for this state only.
 type stretch struct {
 	sheet    *sheet
 	from, to int
@@ -39,14 +41,15 @@ func (s *sheet) start(i int) int {
 	return s.ends[i-1]
 }
 
-// cut returns how far a stretch can be sent from record i on so that it has about size bytes, one record at least and up to more.
+// cut returns the end of the stretch from record i that has about size bytes. It has at least one record, and ends at
+// to at the latest.
 func (s *sheet) cut(i, to, size int) int {
 	n, _ := slices.BinarySearch(s.ends[i:to], s.start(i)+size)
 	return min(i+n+1, to)
 }
 
-// cover returns which stretches make up a list of records, and how many of the records are not of the sheet; their stretches
-// have no content yet. Records are distinguished by their addresses.
+// cover returns the stretches of a list of records, and how many of the records are not in the sheet. The stretches of
+// these have no content yet. Records are identified by their addresses.
 func (s *sheet) cover(records []*state.Service) (list []stretch, missed int) {
 	i := 0
 	for j := 0; j < len(records); {
@@ -69,8 +72,8 @@ func (s *sheet) cover(records []*state.Service) (list []stretch, missed int) {
 	return list, missed
 }
 
-// sheets are those that an Encoder has made. The latest one is kept; others as long as something is being sent of them, such as
-// those of several zones while all nodes come back.
+// sheets are the sheets of an Encoder. The latest one is kept. Others are kept while they are being sent, such as the
+// sheets of several zones while all nodes reconnect.
 type sheets struct {
 	making sync.Mutex // held while one is made, so that other callers that need the same wait for it
 	mu     sync.Mutex // guards all below
@@ -109,8 +112,8 @@ func (s *sheets) add(made *sheet) {
 // fewMissed is which part of a state's records may be missed without a new sheet: those that are different for each node.
 const fewMissed = 64
 
-// stretches marshals the records of a full state, as far as no other state had the same ones. A new sheet is made once about as
-// many records had to be marshalled beside the old one as it takes to make a new one.
+// stretches marshals the records of a full state that no other state shares. It makes a new sheet once the records that
+// were marshalled in addition to the old sheet are about as many as a new sheet needs.
 func (e *Encoder) stretches(records []*state.Service) []stretch {
 	if len(records) == 0 {
 		return nil
@@ -126,7 +129,7 @@ func (e *Encoder) stretches(records []*state.Service) []stretch {
 	if !enough(best, missed) {
 		e.sheets.making.Lock()
 		defer e.sheets.making.Unlock()
-		// Perhaps another one has made it meanwhile.
+		// Another caller may have made it.
 		if best, list, missed = e.sheets.best(records); !enough(best, missed) {
 			best = newSheet(records, list)
 			e.sheets.add(best)
@@ -176,6 +179,6 @@ func newSheet(records []*state.Service, list []stretch) *sheet {
 			}
 		}
 	}
-	s.bytes = append(make([]byte, 0, len(s.bytes)), s.bytes...) // in no more memory than they take
+	s.bytes = append(make([]byte, 0, len(s.bytes)), s.bytes...) // in a buffer of exact size
 	return s
 }

@@ -23,7 +23,7 @@ func sheetRecord(n, version int) *state.Service {
 
 func byName(a, b *state.Service) int { return a.Name.Compare(b.Name) }
 
-// received returns what a client gets of a full state, and the sizes of its parts.
+// received returns the content of a full state at a client, and the sizes of its parts.
 func received(t *testing.T, e *Encoder, records []*state.Service, size int) (got []*localnetv1.ServiceEndpoints, sizes []int) {
 	t.Helper()
 	for part := range Parts(e, &state.Update{Full: true, Changed: records}, nil, Position{}, size) {
@@ -40,14 +40,14 @@ func received(t *testing.T, e *Encoder, records []*state.Service, size int) (got
 	return got, sizes
 }
 
-// TestSheetsChangeNothing sends states that differ from each other in all ways, at once, and wants each client to get what
-// marshalling its records one by one gives.
+// TestSheetsChangeNothing sends states with all kinds of differences at once. Each client must get the same bytes as
+// from marshalling its records one by one.
 func TestSheetsChangeNothing(t *testing.T) {
 	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		var e Encoder
 		var clients sync.WaitGroup
-		states := make([][]*state.Service, 1+rng.IntN(3)) // such as those of zones
+		states := make([][]*state.Service, 1+rng.IntN(3)) // for example states of zones
 		for i := range states {
 			for n := range rng.IntN(60) {
 				states[i] = append(states[i], sheetRecord(n, i))
@@ -95,7 +95,7 @@ func mutate(rng *rand.Rand, list []*state.Service, version int) []*state.Service
 	return list
 }
 
-// TestStatesShareMemory: what two nodes have in common is marshalled once, whatever is different around it.
+// TestStatesShareMemory: common records of two nodes are marshalled once, for any differences around them.
 func TestStatesShareMemory(t *testing.T) {
 	var first []*state.Service
 	for n := range 300 {
@@ -121,8 +121,8 @@ func TestStatesShareMemory(t *testing.T) {
 	}
 }
 
-// TestSheetFollowsChanges: records that have changed for all nodes are not marshalled for each of them for long, and zones do not
-// push out each other's sheets while they are in use.
+// TestSheetFollowsChanges: records that have changed for all nodes are soon no longer marshalled for each node. Zones
+// do not evict each other's sheets while these are in use.
 func TestSheetFollowsChanges(t *testing.T) {
 	var e Encoder
 	var zones [3][]*state.Service

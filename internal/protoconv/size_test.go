@@ -65,8 +65,8 @@ func largePort(name string, frontends, sources, endpoints int) state.Port {
 	return p
 }
 
-// TestLargestNamesFit: the names of all services fit into what clients take of an update, whatever they consist of, and those of one
-// service into a message.
+// TestLargestNamesFit: any names of all services fit into an update that clients accept, and any names of one service
+// fit into a message.
 func TestLargestNamesFit(t *testing.T) {
 	const maxMessage, maxUpdate, otherParts = 64 << 20, 256 << 20, 1 << 20 // as above
 	label, name := strings.Repeat("n", 63), strings.Repeat("n", 253)

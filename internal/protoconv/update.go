@@ -117,7 +117,7 @@ func (p *partition) messages(yield func(part *Raw, last bool) bool) {
 // namesAtOnce is how many names or times are marshalled at once: a few KiB.
 const namesAtOnce = 64
 
-// rest yields what there is beside services, in messages of a few KiB.
+// rest yields the update without its services, in messages of a few KiB.
 func (p *partition) rest(yield func(*localnetv1.WatchResponse) bool) {
 	for names := range slices.Chunk(p.removed, namesAtOnce) {
 		m := &localnetv1.WatchResponse{}

@@ -1,9 +1,9 @@
-// Package protoconv turns what the packages state and model hold into messages of the node-local API and of the protocol
+// Package protoconv converts values of packages state and model into messages of the node-local API and of the protocol
 // between relays, and back.
 //
-// The way there never fails. The way back trusts nothing: whatever a message says that the protocol does not allow is an error
-// that names the object, the field, and what would be right. What both ways together return equals what went in, for every
-// record and object that keeps the promises of its package.
+// The conversion to messages never fails. The conversion back trusts nothing. If a message breaks the protocol, the
+// error names the object, the field, and the valid values. A round trip returns an equal value for every record and
+// object that keeps the promises of its package.
 package protoconv
 
 import (
@@ -21,7 +21,7 @@ import (
 type Position struct {
 	// Instance is the server's life.
 	Instance uint64
-	// Revision is that of the state.
+	// Revision is the revision of the state.
 	Revision state.Revision
 }
 
@@ -33,7 +33,7 @@ func (p Position) Message() *localnetv1.Position {
 	return &localnetv1.Position{InstanceId: p.Instance, Rev: uint64(p.Revision)}
 }
 
-// ParsePosition reads a position; that of an unset message is the zero Position.
+// ParsePosition reads a position. An unset message gives the zero Position.
 func ParsePosition(m *localnetv1.Position) Position {
 	return Position{m.GetInstanceId(), state.Revision(m.GetRev())}
 }

@@ -1,4 +1,4 @@
-// Package repairs tells a mistake, which anybody may make, from another program that changes again and again what a dataplane has in the
+// Package repairs distinguishes a one-off change from a program that repeatedly overwrites a dataplane's state in the
 // kernel.
 package repairs
 
@@ -28,15 +28,16 @@ func (h *History) Note() int {
 	return len(h.times)
 }
 
-// Fault returns what is wrong if repairs go on, nil else: what names the thing that is repaired, and remedy says what to do.
-func (h *History) Fault(what string, remedy error) error {
+// Fault returns a fault if repairs continue, and nil otherwise. object is the repaired object, and remedy is how to stop
+// the repairs.
+func (h *History) Fault(object string, remedy error) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	times := h.recent()
 	if len(times) < Threshold {
 		return nil
 	}
-	return fmt.Errorf("%s had to be repaired %d times within %v, last at %s: %w", what, len(times), Window,
+	return fmt.Errorf("%s had to be repaired %d times within %v, last at %s: %w", object, len(times), Window,
 		times[len(times)-1].UTC().Format(time.TimeOnly), remedy)
 }
 

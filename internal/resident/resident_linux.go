@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// Unmap unmaps, on Linux, the pages of the program itself that were used so far, which the kernel keeps in its cache: those that are still
-// needed are mapped again when they are used, without reading the file. That it cannot is no fault: only memory that the kernel can take
-// back by itself stays resident.
+// Unmap unmaps, on Linux, the pages of the program file that were used so far. The kernel keeps them in its cache, and
+// maps a page again at its next use, without reading the file. A failure is harmless: the kernel can reclaim these
+// pages by itself.
 func Unmap() {
 	f, err := os.Open("/proc/self/smaps")
 	if err != nil {
@@ -26,8 +26,9 @@ func Unmap() {
 // mapping is a range of addresses.
 type mapping struct{ start, end uintptr }
 
-// clean returns the mappings of files, from smaps of proc(5), that are not writable and without an anonymous page. What a linker has
-// relocated has anonymous pages, and so has code with a debugger's breakpoints: unmapping would lose them.
+// clean returns the mappings of files, from smaps of proc(5), that are not writable and have no anonymous page. Memory
+// that a linker has relocated has anonymous pages, and so has code with a debugger's breakpoints. Unmapping would lose
+// these changes.
 func clean(smaps io.Reader) (found []mapping) {
 	var m mapping
 	var candidate bool

@@ -8,8 +8,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// ByName maps the names of services to values, ordered by name. A map that has been shared is never modified: the next
-// version is a [ByName.Clone], which shares everything with it but what is changed afterwards. The zero value is empty.
+// ByName maps the names of services to values, ordered by name. A map that has been shared is never modified. The next
+// version is a [ByName.Clone], which shares all unchanged entries. The zero value is empty.
 type ByName[V any] struct {
 	tree *btree.BTreeG[named[V]]
 }
@@ -19,8 +19,8 @@ type named[V any] struct {
 	value V
 }
 
-// Clone returns a map with the same content that may be modified until it is shared. Only one goroutine may clone a map at a
-// time; others may read it meanwhile.
+// Clone returns a map with the same content that may be modified until it is shared. Only one goroutine may clone a map
+// at a time; other goroutines may read it at the same time.
 func (m ByName[V]) Clone() ByName[V] {
 	if m.tree != nil {
 		return ByName[V]{m.tree.Copy()}

@@ -102,7 +102,7 @@ func (f *Feed) Closed() bool {
 	return f.closed
 }
 
-// Close ends all calls of Next. What is still published is ignored.
+// Close ends all calls of Next. Later updates are ignored.
 func (f *Feed) Close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -20,9 +20,9 @@ type Entry interface {
 	At() state.Revision
 }
 
-// Ring remembers what changed in which revision, up to a limit. It must not be copied.
+// Ring remembers the changes of each revision, up to a limit. It must not be copied.
 //
-// Items are never overwritten: so who looks at them needs no copy, and no lock, however many there are and however many look.
+// Items are never overwritten, so that any number of readers need no copy and no lock.
 type Ring[E Entry] struct {
 	// Max is how many items are remembered at most. It is set before the first one is added.
 	Max    int
@@ -31,7 +31,7 @@ type Ring[E Entry] struct {
 	forgotten state.Revision
 }
 
-// Add remembers an item. Its revision is not before that of any other.
+// Add remembers an item. Its revision is not before the revision of any other item.
 func (r *Ring[E]) Add(item E) {
 	size := max(1, r.Max/chunks)
 	last := len(r.chunks) - 1

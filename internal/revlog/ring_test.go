@@ -40,7 +40,8 @@ func TestRingIsASuffix(t *testing.T) {
 			if ok != r.Knows(after) || len(want) > r.Max && ok {
 				t.Fatalf("seed %d: %d items after %d are known to a ring of %d", seed, len(want), after, r.Max)
 			}
-			// What was forgotten with the oldest chunk may be a few more than there must be, and the rest of its last revision.
+			// With the oldest chunk, a few more items than necessary may be forgotten, and the rest of its last
+			// revision.
 			if spare := r.Max - r.Max/chunks; !ok && len(want) <= spare && len(all) <= spare {
 				t.Fatalf("seed %d: %d items after %d are not known to a ring of %d", seed, len(want), after, r.Max)
 			}
@@ -51,7 +52,7 @@ func TestRingIsASuffix(t *testing.T) {
 	}
 }
 
-// TestRingIsReadWhileItGrows: who looks at what was there needs no lock, and sees nothing else.
+// TestRingIsReadWhileItGrows: readers of existing items need no lock, and see no other items.
 func TestRingIsReadWhileItGrows(t *testing.T) {
 	r := Ring[entry]{Max: 1000}
 	for i := range 900 {
@@ -79,7 +80,7 @@ func TestRingIsReadWhileItGrows(t *testing.T) {
 	}
 }
 
-// TestManyWhoAreFarBehind share the memory of what they have missed.
+// TestManyWhoAreFarBehind: readers that are far behind share the memory of the updates that they have missed.
 func TestManyWhoAreFarBehind(t *testing.T) {
 	r := Ring[entry]{Max: Limit}
 	for i := range Limit {

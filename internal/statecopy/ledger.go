@@ -6,9 +6,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Ledger remembers which position of the origin each revision of a replica stands for, so that what a dataplane reports about the
-// replica's revisions can be reported to the origin. P is how the origin counts. The zero Ledger is empty. All methods may be
-// called concurrently.
+// Ledger remembers the origin's position for each revision of a replica, so that a dataplane's reports about the
+// replica's revisions can be forwarded to the origin. P is the origin's position type. The zero Ledger is empty. All
+// methods may be called concurrently.
 type Ledger[P any] struct {
 	mu      sync.Mutex
 	entries []entry[P] // by revision, growing

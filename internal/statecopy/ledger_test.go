@@ -28,7 +28,7 @@ func TestLedgerTranslatesRevisions(t *testing.T) {
 	at(9, "d")
 }
 
-// A dataplane that has not applied anything for long costs no memory without bound, and still learns what is new.
+// A dataplane that has not applied anything for a long time costs bounded memory, and still receives changes.
 func TestLedgerForgetsTheOldest(t *testing.T) {
 	var l statecopy.Ledger[int]
 	for i := 1; i <= 10_000; i++ {

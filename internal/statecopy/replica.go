@@ -31,9 +31,9 @@ func New(nodeName string) *Replica {
 	return &Replica{feed: revlog.NewFeed(&state.Node{Name: nodeName}, ErrClosed)}
 }
 
-// Apply takes an update of the origin, which must follow the last one, or be Full. What is equal to what the replica holds is
-// left out; if nothing remains, there is no new revision. As long as nothing is held, an update that is not Full leads
-// nowhere and is ignored. The update's triggers are passed on. Its records become the replica's; it is not modified.
+// Apply applies an update of the origin, which must follow the last one, or be Full. Records that equal the replica's
+// are left out; if nothing remains, there is no new revision. While the replica is empty, an update that is not Full is
+// ignored. The update's triggers are passed on. The replica takes ownership of the records; the update is not modified.
 func (r *Replica) Apply(u *state.Update) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,5 +78,5 @@ func (r *Replica) Next(ctx context.Context, after state.Revision) (*state.Update
 // Snapshot returns the state that is held. Before the first update it is an empty snapshot with revision 0.
 func (r *Replica) Snapshot() *revlog.Snapshot { return r.feed.Latest() }
 
-// Close ends all calls of Next. What is still applied is ignored.
+// Close ends all calls of Next. Updates that are applied afterwards are ignored.
 func (r *Replica) Close() { r.feed.Close() }

@@ -110,7 +110,7 @@ func TestReplicaFollowsItsOrigin(t *testing.T) {
 	}
 }
 
-// snapshot is a state; those of replicas and of stores have this in common.
+// snapshot is a state, with the methods that replicas and stores share.
 type snapshot interface {
 	Node() *state.Node
 	Len() int

@@ -65,7 +65,8 @@ func leftovers(h hns, network string) (*plan.Table, error) {
 	return t, nil
 }
 
-// removeAll removes what a service proxy has made on a network. What fails is read and tried again.
+// removeAll removes what a service proxy has made on a network. A failed call is followed by another reading and
+// another attempt.
 func removeAll(ctx context.Context, h hns, network string) (removed bool, err error) {
 	for range 1 + maxReads {
 		b := open(Options{}, h)

@@ -69,7 +69,7 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// comparison is that of all cases.
+// comparison is the comparison of all cases.
 type comparison struct {
 	t       *testing.T
 	same    int
@@ -197,7 +197,7 @@ func byFrontend(list []cases.LoadBalancer) map[string]*cases.LoadBalancer {
 	return m
 }
 
-// loadBalancers are those of IPv4 that HNS has, as upstream's are recorded.
+// loadBalancers are the IPv4 load balancers of HNS, in the form in which upstream's are recorded.
 func loadBalancers(hns *hnstest.HNS) map[string]*cases.LoadBalancer {
 	var list []cases.LoadBalancer
 	for _, id := range hns.LoadBalancerIDs() {
@@ -286,15 +286,15 @@ func sameFlags(a, b *cases.LoadBalancer) bool {
 	return a == nil || b == nil || a.DSR == b.DSR && a.External == b.External && a.LocalRouted == b.LocalRouted && a.Affinity == b.Affinity
 }
 
-// The differences that docs/windows.md lists beside kube-proxy.
+// The differences from kube-proxy that docs/windows.md lists.
 const (
 	sourceRanges = "source ranges"
 	leftover     = "leftovers"
 	goneEndpoint = "endpoints that are gone"
 )
 
-// differences are those that a change of the endpoints undoes: without hints, say, both lead to the same ones. A number is that of the port which our
-// load balancer leads to, 0 if there is none.
+// differences are the differences that a change of the endpoints undoes: without hints, say, both lead to the same
+// endpoints. A number is the port which our load balancer leads to, 0 if there is none.
 var differences = []struct {
 	name string
 	undo func(s *moment, number uint16, slice *model.EndpointSlice)

@@ -18,7 +18,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// hostNetworkService is that of this machine.
+// hostNetworkService is the Host Network Service of this machine.
 type hostNetworkService struct{ features plan.Features }
 
 func dial() (hns, error) {

@@ -213,7 +213,7 @@ func podAddrs() []netip.Addr {
 	return list
 }
 
-// localPods are those of node-a: the nodes take turns over both families.
+// localPods are the pods of node-a: the nodes take turns over both families.
 func localPods() []netip.Addr {
 	var list []netip.Addr
 	for i, addr := range podAddrs() {

@@ -21,7 +21,7 @@ type Config struct {
 	EnableDSR bool
 	// RootHNSEndpointName is the HNS endpoint of the root network namespace in L2 bridge networks.
 	RootHNSEndpointName string
-	// ForwardHealthCheckVIP serves health check ports on load balancer addresses, too.
+	// ForwardHealthCheckVIP also serves health check ports on load balancer addresses.
 	ForwardHealthCheckVIP bool
 }
 

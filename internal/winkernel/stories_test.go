@@ -414,8 +414,8 @@ func (s *story) check(from *host, proto string, dst netip.AddrPort, external boo
 	return nil
 }
 
-// checkSource compares the source address. HNS has one for all clients of a frontend: cluster IPs keep that of the client, unless all is
-// masqueraded, and others do as for clients from outside.
+// checkSource compares the source address. HNS has one source for all clients of a frontend. Cluster IPs keep the
+// client's address unless all is masqueraded, and other frontends treat all clients as clients from outside.
 func (s *story) checkSource(from *host, external bool, source netip.Addr, want string) error {
 	inside := from.local || from == s.hosts["node"]
 	switch {

@@ -1,11 +1,13 @@
 // Package winkernel is the dataplane of Windows nodes: it programs the services of a node as load balancers of the host network service (HNS).
 // It is experimental: its tests run against a fake HNS only.
 //
-// Package plan, which is pure, works out which load balancers and endpoints HNS must have, and in which order calls lead there; [Backend]
-// carries them out. README.md draws the objects of one Service and follows one change. Load balancers of the network's endpoints, and remote
-// endpoints of the network, belong to this package, whoever made them: what kube-proxy left is taken over. Those of other networks are never touched.
+// Package plan, which is pure, computes the load balancers and endpoints that HNS must have, and the order of the
+// calls. [Backend] carries out the calls. README.md draws the objects of one Service and follows one change. Load
+// balancers of the network's endpoints, and remote endpoints of the network, belong to this package, even if another
+// program created them. So objects that kube-proxy left are taken over. Objects of other networks are never touched.
 //
-// HNS cannot do all that a record may ask for. What it cannot do is in docs/differences.md and, for each service, in [Backend.Problems].
+// HNS cannot provide everything that a record may ask for. docs/differences.md lists the limits, and [Backend.Problems]
+// lists them for each service.
 package winkernel
 
 import (
@@ -71,7 +73,7 @@ func open(o Options, h hns) *Backend {
 	return &Backend{o: o, log: o.Logger, hns: h, table: plan.NewTable(), disturbed: make(chan struct{}, 1), watch: func() {}}
 }
 
-// Close ends the dataplane. What is programmed stays.
+// Close ends the dataplane. Programmed objects stay.
 func (b *Backend) Close() error {
 	b.watch()
 	return nil
@@ -87,8 +89,9 @@ func (b *Backend) disturb() {
 	}
 }
 
-// Reconfigure replaces the options, except for Logger and OnFailure. Nothing in HNS changes before the next Apply, which must be of a full
-// update. If they name another network, that Apply first removes what is on the former one. No other method may be called meanwhile.
+// Reconfigure replaces the options, except for Logger and OnFailure. Nothing in HNS changes before the next Apply,
+// which must be of a full update. If they name another network, that Apply first removes the objects on the previous
+// one. No other method may be called at the same time.
 func (b *Backend) Reconfigure(o Options) error {
 	o.Logger, o.OnFailure = b.o.Logger, b.o.OnFailure
 	o, err := o.complete()
@@ -127,7 +130,7 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 	return backend.Result{Written: written, Failed: failed}, err
 }
 
-// prepare sees to it that the table has the settings of now, and shows what HNS holds.
+// prepare ensures that the table has the current settings and shows the objects that HNS holds.
 func (b *Backend) prepare(ctx context.Context) error {
 	if b.known {
 		return b.configure()
@@ -320,7 +323,7 @@ func (b *Backend) readEndpoints() error {
 	if err := b.readNetwork(); err != nil {
 		return err
 	}
-	if b.network.ID != before { // another one: the load balancers of the former are gone, too
+	if b.network.ID != before { // another network: the load balancers of the previous one are also gone
 		b.known = false
 		return b.read()
 	}

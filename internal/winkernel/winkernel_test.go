@@ -252,7 +252,7 @@ func TestTakesOverFromKubeProxy(t *testing.T) {
 	n.holds(pod1, "endpoint [10.1.2.1] remote mac=02-11-0a-01-02-01", "loadbalancer 10.96.0.1:80/TCP -> [10.1.1.1] [10.1.2.1] port 8080")
 }
 
-// Others' objects stay: those of other networks, and remote endpoints that somebody has named.
+// Others' objects stay: objects of other networks, and remote endpoints that somebody has named.
 func TestLeavesOthersAlone(t *testing.T) {
 	n := newNode(t, nil)
 	n.hns.AddNetwork(plan.Network{Name: "nat"})
@@ -312,7 +312,7 @@ func TestLateEndpoint(t *testing.T) {
 	n.holds(pod1, "endpoint [10.1.1.2] local mac=00-15-5d-00-00-01", "loadbalancer 10.96.0.1:80/TCP -> [10.1.1.1] [10.1.1.2] port 8080")
 }
 
-// An endpoint of a network that HNS has made anew, before a verification has noticed that: all else is gone, too.
+// HNS has recreated an endpoint's network before a verification has noticed: everything else is also gone.
 func TestLateEndpointOfAnotherNetwork(t *testing.T) {
 	n := newNode(t, nil)
 	n.pods("10.1.1.1")
@@ -330,7 +330,7 @@ func TestLateEndpointOfAnotherNetwork(t *testing.T) {
 	)
 }
 
-// What the CNI of an older node left at an address that now is one of this node's.
+// The endpoint that the CNI of an older node left at an address that now belongs to this node.
 func TestRemoteLeftoverAtLocalAddress(t *testing.T) {
 	elsewhere := service("web", "10.96.0.1", "10.1.1.1:8080")
 	for _, record := range []*state.Service{service("web", "10.96.0.1", "10.1.1.1:8080*"), elsewhere} { // a slice need not name the node
@@ -358,7 +358,7 @@ func TestLimitOfHNS(t *testing.T) {
 	}
 }
 
-// TestFailureWords: the words are those of kube-proxy's metrics.
+// TestFailureWords: the words are the words of kube-proxy's metrics.
 func TestFailureWords(t *testing.T) {
 	for kind, want := range map[state.FrontendKind]string{
 		state.ClusterIP: "clusterip", state.NodePort: "nodeport", state.ExternalIP: "externalip", state.LoadBalancer: "ingressip", 0: "other",
@@ -526,7 +526,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// With another network, what is on the former one goes.
+// With another network, the objects on the previous one go.
 func TestReconfigureNetwork(t *testing.T) {
 	n := newNode(t, nil)
 	n.pods("10.1.1.1")
@@ -546,7 +546,7 @@ func TestReconfigureNetwork(t *testing.T) {
 	}
 }
 
-// What no service waits for is not forgotten: Run verifies soon.
+// An object that no service waits for is not forgotten: Run verifies soon.
 func TestLeftoversAreTriedAgain(t *testing.T) {
 	n := newNode(t, nil)
 	n.pods("10.1.1.1")

@@ -12,9 +12,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// maxWalks is how often the kernel is made to walk through its table for the flows of one family, rather than to list them all.
-// It walks for each filter to delete by, and for a listing, too, but a listing copies out every flow that any frontend may be
-// concerned by: with UDP flows alone in the table it costs as much as 12 to 30 walks (docs/adr/0016-delete-flows-by-filter.md).
+// maxWalks is how often the kernel may walk its table for the flows of one family before all flows are listed
+// instead. A listing also takes one walk, but it copies out every flow that any frontend may be concerned by. With
+// only UDP flows in the table it costs as much as 12 to 30 walks (docs/adr/0016-delete-flows-by-filter.md).
 const maxWalks = 8
 
 // Judge calls fn between two commits, when all that has been committed is noted, and returns its error. It returns an error
@@ -22,20 +22,21 @@ const maxWalks = 8
 // where no commit can come in between.
 type Judge func(fn func() error) error
 
-// Clean deletes the flows to pending frontends that are wrong by what has been noted, those that are answered by none of their
-// endpoints, and forgets the frontends whose flows have been cleaned if nothing has been noted about them since. What fails
-// stays pending for the next call. It returns how many flows were deleted, also with an error.
+// Clean deletes the flows to pending frontends that the noted changes made wrong, because none of their endpoints
+// answers them. It forgets the frontends whose flows it has cleaned if nothing has been noted about them since.
+// Frontends whose cleaning fails stay pending for the next call. It returns how many flows were deleted, also with an
+// error.
 //
-// What is to be deleted is decided within judge, for the dataplane must show what has been noted: while it shows an older state, a
-// flow that is deleted comes back as it was, and one that begins right after a newer commit would be judged by what was before. fn
-// deletes a few flows at a time at most, so that a commit need not wait for long. Only what is deleted by a filter goes on
-// outside of it: see Removing.
+// The decision which flows to delete is made within judge, because the dataplane must show the noted state. While it
+// shows an older state, a deleted flow comes back unchanged, and a flow that begins right after a newer commit would
+// be judged by the older state. fn deletes only a few flows at a time, so that a commit need not wait for long. Only
+// deletion by a filter continues outside of it: see Removing.
 func (c *Cleaner) Clean(ctx context.Context, judge Judge) (deleted int, err error) {
 	return c.cleanGroups(ctx, judge, c.groups(), inOrder[:])
 }
 
-// CleanPart is Clean for UDP frontends or for the others, in turn if there are both, so that a change of the ones does not wait for a look at all. more
-// reports whether to call it again: something is pending that has not failed.
+// CleanPart cleans either UDP frontends or the others, in turn if there are both, so that a change of one kind does
+// not wait for a look at all. more reports whether to call it again: something is pending that has not failed.
 func (c *Cleaner) CleanPart(ctx context.Context, judge Judge) (deleted int, more bool, err error) {
 	groups := c.groups()
 	part, next := inOrder[:2], inOrder[2:]
@@ -113,7 +114,7 @@ type group struct {
 	udp    bool
 }
 
-// inOrder are all groups. Those of UDP come first: their flows go on with the wrong endpoint until they are deleted.
+// inOrder are all groups, UDP first. UDP flows go on with the wrong endpoint until they are deleted.
 var inOrder = [...]group{{state.IPv4, true}, {state.IPv6, true}, {state.IPv4, false}, {state.IPv6, false}}
 
 func groupOf(f state.FrontendKey) group { return group{f.Family, f.Protocol == state.UDP} }
@@ -182,10 +183,11 @@ func (c *Cleaner) divide(g group, frontends []state.FrontendKey) (listed, remove
 	return listed, removed
 }
 
-// list makes one listing for all frontends of a group, however many those are, and deletes what is wrong. The kernel walks its
-// whole table for a listing, whatever is asked for, and one CPU handles no packets meanwhile: with 262,144 buckets for 7 to 13 ms,
-// and longer if there are many flows that are not asked for (Linux 6.18). A listing for each of a few frontends has less
-// to copy, but such pauses in a row add up for a new connection with several packets that meet one.
+// list makes one listing for all frontends of a group, however many those are, and deletes the flows that are wrong.
+// The kernel walks its whole table for every listing, and one CPU handles no packets during the walk: with 262,144
+// buckets for 7 to 13 ms, and longer if there are many flows that are not asked for (Linux 6.18). A listing for each
+// of a few frontends has less to copy. But several pauses in a row add up for a new connection that has packets in
+// more than one.
 func (c *Cleaner) list(ctx context.Context, judge Judge, g group, frontends []state.FrontendKey) (deleted int, err error) {
 	filter := g.all()
 	if len(frontends) == 1 {

@@ -28,15 +28,16 @@ type Table interface {
 type CleanerOptions struct {
 	// Logger gets a message about what was deleted. Default: discard.
 	Logger *slog.Logger
-	// OnClean is called by Clean for each family whose flows were looked at, with the time that it took to list and to delete
-	// them, and the number that was deleted, partly estimated. It must return soon. Default: no callback.
+	// Clean calls OnClean for each family whose flows it has looked at. The arguments are the time that listing and
+	// deleting took, and the number of deleted flows, partly estimated. It must return soon. Default: no callback.
 	OnClean func(f state.Family, took time.Duration, deleted int)
-	// Elsewhere reports whether a frontend that no service noted has any longer is served by another dataplane: its flows are left to
-	// that one. It is called by the goroutine that calls Clean. Default: none is.
+	// Elsewhere reports whether another dataplane serves a frontend that no noted service has: its flows are left to
+	// that dataplane. It is called by the goroutine that calls Clean. Default: none is.
 	Elsewhere func(state.FrontendKey) bool
-	// Scheduled reports whether IPVS has a virtual server for a frontend, if only one that takes no new flows: those that it has scheduled are
-	// left to it. The kernel ends them when their real server is deleted. It does so by the client and the frontend alone: if they had been
-	// deleted before, it would be the end of flows that have begun in their place. It is called as Elsewhere is. Default: it has none.
+	// Scheduled reports whether IPVS has a virtual server for a frontend, even one that takes no new flows. Flows
+	// that IPVS has scheduled are left to it. The kernel ends them when their real server is deleted. It does so by
+	// the client and the frontend alone: if they had been deleted before, it would be the end of flows that have
+	// begun in their place. It is called as Elsewhere is. Default: it has none.
 	Scheduled func(state.FrontendKey) bool
 }
 
@@ -46,7 +47,7 @@ type Cleaner struct {
 	table   Table
 	log     *slog.Logger
 	onClean func(state.Family, time.Duration, int)
-	// elsewhere and scheduled are those of the Options.
+	// elsewhere and scheduled are the fields of the Options.
 	elsewhere, scheduled func(state.FrontendKey) bool
 	// nodePorts are sorted.
 	nodePorts []netip.Addr
@@ -64,7 +65,7 @@ type Cleaner struct {
 type serving struct {
 	// owner is the service that had the frontend last.
 	owner state.ServiceName
-	// endpoints are sorted. There are none if the frontend is gone. Only those of UDP matter.
+	// endpoints are sorted. There are none if the frontend is gone. Only UDP endpoints matter.
 	endpoints []netip.AddrPort
 }
 
@@ -89,7 +90,7 @@ type suspect struct {
 // maxGone is how many endpoints that have left are remembered by name.
 const maxGone = maxWalks
 
-// leave takes down that endpoints have left, those of them that serve no more.
+// leave records the endpoints that have left, unless they still serve.
 func (s *suspect) leave(endpoints []netip.AddrPort) {
 	for _, e := range endpoints {
 		if s.anybody || s.has(e) || slices.Contains(s.gone, e) {
@@ -126,11 +127,11 @@ func NewCleaner(t Table, o CleanerOptions) *Cleaner {
 // SetNodePortAddrs specifies which addresses serve NodePorts. They are sorted; the Cleaner keeps them and does not change them.
 func (c *Cleaner) SetNodePortAddrs(addrs []netip.Addr) { c.nodePorts = addrs }
 
-// Note takes down what a change from old to new means for UDP flows, the only ones that a change of services makes stale; nil
-// stands for a service that does not exist, and old is what the dataplane showed before. It costs O(service). The services of one
-// update may be noted in any order, also if a frontend moves from one to another. They are best noted once the update is
-// committed. What was noted before a commit that failed must be noted again with what is committed in the end; until then the
-// Cleaner takes the new state for real.
+// Note records the effect of a change from old to new on UDP flows, the only flows that a change of services makes
+// stale. nil stands for a service that does not exist. old is the state that the dataplane showed before. It costs
+// O(service). The services of one update may be noted in any order, also if a frontend moves from one to another.
+// They are best noted once the update is committed. Changes noted before a commit that failed must be noted again
+// with the state that is committed in the end; until then the Cleaner assumes that the new state is programmed.
 func (c *Cleaner) Note(old, new *state.Service) {
 	c.noted++
 	before, after := frontends(old), frontends(new)
@@ -165,8 +166,8 @@ func (c *Cleaner) suspect(f state.FrontendKey, now, was serving, existed bool) {
 	c.pending[f] = s
 }
 
-// NoteAll makes the frontends of all services pending, as it is due after a restart. services are all that there are: a
-// frontend that is pending already and in none of them is gone.
+// NoteAll makes the frontends of all services pending, which is necessary after a restart. services are all services:
+// a pending frontend that is in none of them is gone.
 func (c *Cleaner) NoteAll(services iter.Seq[*state.Service]) {
 	c.noted++
 	for f, s := range c.pending {
@@ -179,8 +180,8 @@ func (c *Cleaner) NoteAll(services iter.Seq[*state.Service]) {
 	}
 }
 
-// NoteGap is for when the dataplane was missing, or parts of it, until now. Beside what NoteAll does, it makes the TCP and SCTP
-// frontends of all services pending.
+// NoteGap is for when the dataplane, or a part of it, was missing until now. In addition to NoteAll's work, it makes
+// the TCP and SCTP frontends of all services pending.
 func (c *Cleaner) NoteGap(services iter.Seq[*state.Service]) {
 	maps.DeleteFunc(c.pending, func(f state.FrontendKey, _ suspect) bool { return f.Protocol != state.UDP })
 	c.NoteAll(services)

@@ -31,13 +31,14 @@ func (d *dataplane) Apply(ctx context.Context, u *state.Update) (backend.Result,
 		d.flows.Note(d.shown[name], nil)
 		delete(d.shown, name)
 	}
-	// The rules stand. What could not be deleted stays pending for the next Clean, which a dataplane calls again after a pause.
+	// The rules are programmed. Flows that could not be deleted stay pending for the next Clean, which a dataplane
+	// calls again after a pause.
 	_, _ = d.flows.Clean(ctx, nil)
 	return backend.Result{Written: len(u.Changed) + len(u.Removed)}, nil
 }
 
-// A client keeps asking a DNS server from one port while the server is replaced. Its flow is deleted, so that its next packet is
-// routed anew.
+// A client keeps asking a DNS server from one port while the server is replaced. Its flow is deleted, so that its
+// next packet is routed again.
 func ExampleCleaner() {
 	dns := netip.MustParseAddrPort("10.96.0.10:53")
 	service := func(endpoint string) *state.Update {

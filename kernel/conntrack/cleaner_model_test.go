@@ -10,8 +10,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// world is a random node: services come and go, clients send, the table fails now and then. Beside the Cleaner, it keeps
-// the rule in the plainest form: who may answer which destination, by going through everything.
+// world is a random node: services come and go, clients send, the table fails now and then. Like the Cleaner, it
+// keeps the rule, but in the plainest form: who may answer which destination, by going through everything.
 type world struct {
 	r        *rand.Rand
 	table    *fakeTable
@@ -20,7 +20,7 @@ type world struct {
 	// vanished are the destinations that were frontends at some time since all was clean; they count if they are none now.
 	vanished map[netip.AddrPort]bool
 	clients  int
-	// answers are those of answering since the last change.
+	// answers are the answers of answering since the last change.
 	answers map[netip.AddrPort]answer
 	// queue has what has been committed and not noted.
 	queue []change
@@ -31,7 +31,7 @@ type answer struct {
 	exists    bool
 }
 
-// change is that of one service in a commit.
+// change is the change of one service in a commit.
 type change struct{ old, new *state.Service }
 
 func newWorld(seed uint64) *world {
@@ -289,8 +289,8 @@ func (w *world) check(t *testing.T, seed uint64, round int, want []Flow) {
 	clear(w.vanished)
 }
 
-// TestCommitsMeanwhile commits between all steps of a look, and while flows are deleted by filters. What is deleted must be
-// wrong when it is, and what is wrong must be gone after a look without commits.
+// TestCommitsMeanwhile commits between all steps of a look, and while flows are deleted by filters. A flow must be
+// wrong when it is deleted, and wrong flows must be gone after a look without commits.
 func TestCommitsMeanwhile(t *testing.T) {
 	for seed := range uint64(30) {
 		w := newWorld(seed)

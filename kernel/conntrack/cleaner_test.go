@@ -492,8 +492,8 @@ func udpService(addr string, endpoints ...string) *state.Service {
 	}}}
 }
 
-// TestOneListingPerFamily: every listing keeps a CPU of the node from handling packets, whatever is asked for. That is where the kernel
-// cannot delete by a filter.
+// TestOneListingPerFamily: every listing keeps a CPU of the node from handling packets. Listings are used where the
+// kernel cannot delete by a filter.
 func TestOneListingPerFamily(t *testing.T) {
 	v4, v6, nodePort := service("v4", "10.96.0.1:53", "10.0.0.1:53"), service("v6", "[fd96::1]:53", "[fd00::2]:53"), service("np", ":30000", "10.0.0.1:53")
 	both := service("both", "10.96.0.2:53 10.96.0.2:54 10.96.0.3:53", "10.0.0.1:53")
@@ -532,7 +532,7 @@ func TestOneListingPerFamily(t *testing.T) {
 	}
 }
 
-// looseTable lists everything, whatever it is asked for.
+// looseTable lists everything and ignores the filter.
 type looseTable struct{ *fakeTable }
 
 func (t looseTable) Flows(_ Filter, each func([]Flow) error) error {
@@ -634,7 +634,7 @@ func TestParts(t *testing.T) {
 	ofTCP := Filter{Family: state.IPv4, Unconnected: true, Protocol: state.TCP, Dst: netip.MustParseAddr("10.96.0.1"), DstPort: 80}
 	c.NoteGap(slices.Values([]*state.Service{udp, tcp}))
 	part(true, ofUDP)
-	c.Note(udp, nil) // meanwhile
+	c.Note(udp, nil) // during the listing
 	part(true, ofTCP)
 	part(false, ofUDP)
 	part(false)
@@ -731,7 +731,7 @@ func TestElsewhere(t *testing.T) {
 		if want := []Flow{flow(tt.moved, tt.from)}; !slices.Equal(table.flows, want) {
 			t.Errorf("flows %v are left, want %v", table.flows, want)
 		}
-		// One that comes back is judged by its endpoints, whatever is said of it.
+		// A frontend that comes back is judged by its endpoints, whatever Elsewhere reports.
 		c.Note(nil, service("dns", tt.moved, tt.to))
 		if _, err := c.Clean(t.Context(), nil); err != nil {
 			t.Fatal(err)

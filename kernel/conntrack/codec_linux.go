@@ -123,10 +123,10 @@ func encodeDump(f Filter, useFilter bool) []byte {
 	})
 }
 
-// encodeDeleteAll returns the payload that deletes what f admits. Linux knows it from 6.12 on. Older kernels see a message that
-// names one flow by an incomplete tuple, and refuse it: what they do not know must not make them flush the table. So f must
-// name a frontend; what else it names must be what the kernel compares: not an address of IPv6 (see encodeDump), nor ports of
-// SCTP.
+// encodeDeleteAll returns the payload that deletes what f admits. Linux knows it from 6.12 on. Older kernels see a
+// message that names one flow by an incomplete tuple, and refuse it. An unknown attribute must not make them flush
+// the table. So f must name a frontend; what else it names must be what the kernel compares: not an address of IPv6
+// (see encodeDump), nor ports of SCTP.
 func encodeDeleteAll(f Filter) ([]byte, error) {
 	switch {
 	case f.Family != state.IPv4 || f.Protocol != state.UDP:
@@ -316,7 +316,7 @@ func unconnected(protoInfo []byte) bool {
 	return false
 }
 
-// tuple is a decoded tuple with what the kernel nests in it beside addresses and ports.
+// tuple is a decoded tuple with the kernel's nested attributes other than addresses and ports.
 type tuple struct {
 	Tuple
 	protocol state.Protocol

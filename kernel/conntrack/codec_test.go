@@ -21,12 +21,13 @@ func dnat(protocol state.Protocol, client, vip, endpoint string) Flow {
 		Protocol: protocol,
 		Orig:     Tuple{Src: ap(client), Dst: ap(vip)},
 		Reply:    Tuple{Src: ap(endpoint), Dst: ap(client)},
-		// What is made by netlink has no mark that a rule has translated it, as what IPVS translates.
+		// An entry made by netlink has no mark that a rule has translated it, like an entry that IPVS
+		// translates.
 		Scheduled: vip != endpoint,
 	}
 }
 
-// encodeFlow is what the kernel would say about f. It serves to create entries, too.
+// encodeFlow is what the kernel would say about f. It also serves to create entries.
 func encodeFlow(f Flow) []byte {
 	b := appendGenmsg(nil, f.Family)
 	b = appendTuple(b, ctaTupleOrig, f.Family, f.Protocol, f.Orig)
@@ -166,7 +167,7 @@ func FuzzParse(f *testing.F) {
 			if err != nil {
 				return
 			}
-			// What is decoded can be named to the kernel, and means the same.
+			// A decoded flow can be sent back to the kernel, and means the same.
 			if _, err := encodeDelete(flow); err != nil {
 				t.Errorf("%+v: %v", flow, err)
 			}

@@ -75,9 +75,10 @@ func (g *guarded) do(fn func(*socket) error) (err error) {
 	return err
 }
 
-// Flows lists the flows that f admits: it calls each with some of them at a time, which are valid only during the call. The
-// memory that it takes does not depend on how many there are. Flows that begin or end meanwhile may or may not be among them, and one
-// may come twice. An error of each ends the listing, and is returned. each must not call Flows.
+// Flows lists the flows that f admits: it calls each with some of them at a time, which are valid only during the
+// call. The memory that it takes does not depend on how many there are. Flows that begin or end during the listing
+// may or may not be among them, and a flow may come twice. An error of each ends the listing, and is returned. each
+// must not call Flows.
 //
 // The kernel walks its whole table, and copies out little more than those flows if it knows CTA_FILTER (from Linux 5.8 on;
 // CTA_STATUS_MASK, for Unconnected, is younger). A kernel that ignores or rejects the filter copies out all. So does one whose
@@ -99,10 +100,11 @@ func (c *Conn) Flows(f Filter, each func([]Flow) error) error {
 // crowd is how many entries are walked through with a filter.
 const crowd = 32768
 
-// tooCrowded reports whether a listing should rather copy out all flows. While the kernel walks, its CPU does nothing else, handles
-// no packets either, until it has filled a buffer. With a filter that admits little, that is until the end: for 12 ms in an empty
-// table of 262,144 buckets, for 20 ms with 32,768 entries, and for 80 ms with 262,144, which costs others packets. Without a
-// filter it copies for a second then, but lets others do their work many times meanwhile.
+// tooCrowded reports whether a listing should rather copy out all flows. While the kernel walks, its CPU does nothing
+// else and handles no packets until it has filled a buffer. With a filter that admits little, the walk lasts to the
+// end of the table: 12 ms in an empty table of 262,144 buckets, 20 ms with 32,768 entries, and 80 ms with 262,144.
+// Other programs lose packets in that time. Without a filter it copies for a second, but yields to other work many
+// times.
 func (c *Conn) tooCrowded() (bool, error) {
 	n := 0
 	err := c.changes.do(func(s *socket) (err error) {
@@ -138,8 +140,9 @@ func (c *Conn) flows(f Filter, useFilter bool, each func([]Flow) error) error {
 	return cmp.Or(stop, err, garbage)
 }
 
-// Find returns the flow whose answers are reply, in zone 0: that of a packet that has arrived from reply.Dst at reply.Src. If there is none, the
-// error wraps os.ErrNotExist. It costs about as much as a system call, however many flows there are.
+// Find returns the flow whose answers are reply, in zone 0: the flow of a packet that has arrived from reply.Dst at
+// reply.Src. If there is none, the error wraps os.ErrNotExist. It costs about as much as a system call, however many
+// flows there are.
 func (c *Conn) Find(protocol state.Protocol, reply Tuple) (flow Flow, err error) {
 	var garbage error
 	request, err := encodeFind(protocol, reply)
@@ -154,8 +157,9 @@ func (c *Conn) Find(protocol state.Protocol, reply Tuple) (flow Flow, err error)
 	return flow, nil
 }
 
-// Delete removes the entries with the flows' original tuples and zones, with a system call or two for each 64. An entry that is gone already is not an error. deleted
-// is how many were there. What follows a flow that cannot be deleted is deleted nonetheless; the error is about the first such one.
+// Delete removes the entries with the flows' original tuples and zones, with a system call or two for each 64. An
+// entry that is gone already is not an error. deleted is how many were there. Flows after one that cannot be deleted
+// are deleted nonetheless; the error is about the first such one.
 func (c *Conn) Delete(flows ...Flow) (deleted int, err error) {
 	for batch := range slices.Chunk(flows, batchSize) {
 		n, failed := c.deleteBatch(batch)

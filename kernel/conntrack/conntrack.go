@@ -1,31 +1,33 @@
-// Package conntrack lists entries of the kernel's connection tracking table, finds those that are stale after Services have changed, and
-// deletes them, on request or in the background.
+// Package conntrack lists entries of the kernel's connection tracking table, finds entries that are stale after
+// Services have changed, and deletes them, on request or in the background.
 //
-// [Open] connects to the table of a network namespace, over ctnetlink: [Conn.Flows] lists, [Conn.Find] looks one up, [Conn.Delete] and
-// [Conn.DeleteAll] delete. They need CAP_NET_ADMIN. The kernel keeps the translation of a connection in its entry: once the entry is deleted,
-// the next packet of a UDP flow meets the rules of the dataplane as the first of a new flow. A [Cleaner] decides for a dataplane which entries
-// have to go, and a [Cutter] deletes them in the background.
+// [Open] connects to the table of a network namespace, over ctnetlink: [Conn.Flows] lists, [Conn.Find] looks one up,
+// [Conn.Delete] and [Conn.DeleteAll] delete. They need CAP_NET_ADMIN. The kernel keeps the translation of a
+// connection in its entry. Once the entry is deleted, the dataplane's rules see the next packet of a UDP flow as the
+// first of a new flow. A [Cleaner] decides for a dataplane which entries have to go, and a [Cutter] deletes them in
+// the background.
 //
-// The table may hold hundreds of thousands of flows, and anyone who can send packets can fill it. So a listing is never held in
-// memory, and what it costs is documented with each method; docs/adr/0016-delete-flows-by-filter.md has the figures. The package
-// exists on all platforms; outside Linux [Open] returns an error that wraps errors.ErrUnsupported.
+// The table may hold hundreds of thousands of flows, and anyone who can send packets can fill it. So a listing is
+// never held in memory. The cost is documented with each method, and docs/adr/0016-delete-flows-by-filter.md has the
+// figures. The package exists on all platforms; outside Linux [Open] returns an error that wraps
+// errors.ErrUnsupported.
 //
 // # Stale flows
 //
-// The kernel keeps sending a UDP flow to the endpoint that its first packet was sent to, for as long as its client goes on
-// sending. So when an endpoint stops serving, or a frontend gets its first one, the entries of the flows that are answered by
-// somebody else must be deleted; the next packet of each then counts as the first of a new flow. Flows to endpoints that still
-// serve are left alone.
+// The kernel keeps sending a UDP flow to the endpoint that its first packet was sent to, for as long as its client
+// goes on sending. So when an endpoint stops serving, or a frontend gets its first endpoint, entries of flows that
+// another host answers must be deleted. The next packet of each then counts as the first of a new flow. Flows to
+// endpoints that still serve are left alone.
 //
-// TCP and SCTP connections end with their endpoint, so nothing needs to be deleted. But a client that begins to connect while the
-// dataplane is missing leaves an entry that is not translated, and never will be: for two minutes, whatever it sends again from
-// the same port is lost, also after a repair. Such an entry is deleted if there was no answer yet, or the client was turned
-// away. A connection that has got through to somebody is left alone: it may be older than the service.
+// TCP and SCTP connections end with their endpoint, so nothing needs to be deleted. But a client that connects while
+// the dataplane is missing leaves an entry without translation. For two minutes, all its packets from the same port
+// are lost, also after a repair. Such an entry is deleted if there was no answer yet, or the client was turned away.
+// A connection that an endpoint has answered is left alone: it may be older than the service.
 //
 // # How a dataplane uses it
 //
-// [Cleaner.Note] and its siblings take down what changed, [Cleaner.Clean] looks at the kernel's table. What fails
-// stays pending, so a dataplane calls Clean again after a pause if it returns an error.
+// [Cleaner.Note] and its siblings record changes, and [Cleaner.Clean] looks at the kernel's table. Failed deletions
+// stay pending, so a dataplane calls Clean again after a pause if it returns an error.
 //
 //   - after each commit, Note for each service with what the dataplane showed before and what it shows now;
 //   - after the first commit of a process, NoteAll: what changed before it is not known;
@@ -38,9 +40,9 @@
 //
 // # What it costs
 //
-// Anyone can fill the kernel's table with flows, by spoofed packets too. So no more than a few flows are ever held in memory or
-// judged at once, commits never wait for more than that, and where the kernel can, it deletes by a filter what is wrong:
-// docs/adr/0016-delete-flows-by-filter.md.
+// Anyone can fill the kernel's table with flows, by spoofed packets too. So no more than a few flows are ever held in
+// memory or judged at once, and commits never wait for more than that. Where the kernel can, it deletes wrong flows
+// by a filter: docs/adr/0016-delete-flows-by-filter.md.
 package conntrack
 
 import (

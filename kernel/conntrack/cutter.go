@@ -23,7 +23,7 @@ type Cutter struct {
 	stop    context.CancelFunc
 	// clock returns processorTime for the calling thread. Tests replace it.
 	clock func() func() time.Duration
-	// processorTime is that of the thread that looks, 0 until Start. Any thread may ask.
+	// processorTime is the processor time of the thread that looks, 0 until Start. Any thread may ask.
 	processorTime func() time.Duration
 	done          sync.WaitGroup
 
@@ -57,25 +57,27 @@ const closeTimeout = time.Second
 // cutAgain is how long a failure is left alone, unless another commit comes first.
 const cutAgain = time.Second
 
-// lookPause is the least time between the end of one look at the kernel's flows and the next: while it is being looked, one CPU
-// handles no packets. What is committed meanwhile is looked at together, so stale flows last little longer than this.
+// lookPause is the least time between the end of one look at the kernel's flows and the next: during a look, one CPU
+// handles no packets. The next look covers all commits since the last one, so stale flows last little longer than
+// this.
 const lookPause = 250 * time.Millisecond
 
-// lookShare is how many times as long as the processor time of looks others have a CPU. A look takes a second of one CPU if
-// somebody has filled the kernel's table with flows; more than a quarter of a CPU is not spent on that. The time that a look waits
-// for a CPU does not count: on a busy node, stale flows would last longer for nothing.
+// lookShare is how many times as long as the processor time of looks others have a CPU. A look takes a second of one
+// CPU if somebody has filled the kernel's table with flows. Looks never take more than a quarter of a CPU. The time
+// that a look waits for a CPU does not count: on a busy node, stale flows would last longer for nothing.
 //
 // A look may be repaid after the next one: a change often comes soon after another, or after the start, whose look is a long one.
 const lookShare = 3
 
-// removalWait is for how much processor time of a removal each commit waits that gives endpoints to the frontend whose flows are removed: otherwise
-// flows that begin after the commit would be removed, too. With 10,000 flows in the kernel's table, a removal takes 3 ms. On a busy node a removal
-// gets a processor now and then only, and so does what would not wait for it: that is no reason to lose flows.
+// removalWait is the processor time of a removal for which a commit waits if it adds endpoints to the frontend whose
+// flows are removed. Otherwise flows that begin after the commit would also be removed. With 10,000 flows in the
+// kernel's table, a removal takes 3 ms. On a busy node a removal gets a processor only now and then, and so do
+// processes that would not wait for it. That is no reason to lose flows.
 const removalWait = 5 * time.Millisecond
 
-// In a larger table, a commit waits for longer from a reserve that all commits share, so that services which lose and get back their endpoints all
-// the time do not delay others. With removalWait, it is enough for a removal among 200,000 flows. A commit that finds it empty may cut off flows that
-// have begun since: these start over.
+// In a larger table, a commit waits longer, from a reserve that all commits share. So services that lose and get back
+// their endpoints all the time do not delay others. With removalWait, it is enough for a removal among 200,000 flows.
+// A commit that finds it empty may cut off flows that have begun since: these start over.
 const (
 	removalReserve = 60 * time.Millisecond
 	// reserveShare is how many times as long it takes to save up for a wait.
@@ -92,8 +94,8 @@ type CutterOptions struct {
 	// OnCut is called after each round in which flows of a family were looked for, with how long it took and about how many were
 	// deleted. It may be nil.
 	OnCut func(f state.Family, took time.Duration, deleted int)
-	// Elsewhere reports whether another dataplane serves a frontend that no service noted has any longer, and Scheduled whether IPVS has a virtual
-	// server for it, as [CleanerOptions] has them. They may be nil.
+	// Elsewhere reports whether another dataplane serves a frontend that no noted service has, and Scheduled whether
+	// IPVS has a virtual server for it, as in [CleanerOptions]. They may be nil.
 	Elsewhere, Scheduled func(state.FrontendKey) bool
 }
 
@@ -106,7 +108,7 @@ func NewCutter(t Table, o CutterOptions) *Cutter {
 	}
 }
 
-// Start begins to cut flows.
+// Start begins to delete stale flows.
 func (c *Cutter) Start() {
 	ctx, stop := context.WithCancel(context.Background())
 	c.stop = stop
@@ -165,15 +167,15 @@ func (c *Cutter) Failed() {
 	c.doubtful = true
 }
 
-// Suspend lets all flows be until the next commit, also when the Cutter is closed: another dataplane is about to begin flows, to endpoints that have not
-// been noted here.
+// Suspend leaves all flows alone until the next commit, also when the Cutter is closed. Another dataplane is about to
+// begin flows, to endpoints that have not been noted here.
 func (c *Cutter) Suspend() {
 	c.Begin()
 	c.Failed() // so that, as after a failure, it is not certain what the kernel shows
 }
 
-// IsDoubtful reports whether the last commit failed, which may have been carried out, and what it means for flows was not taken down; or whether the
-// Cutter was suspended since.
+// IsDoubtful reports whether the Cutter may have missed changes: the last commit failed but may have been carried
+// out, without its effect on flows being recorded, or the Cutter was suspended since.
 func (c *Cutter) IsDoubtful() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -253,7 +255,7 @@ func (c *Cutter) run(ctx context.Context) {
 // errDoubtful ends a look when it is not certain what the kernel shows.
 var errDoubtful = errors.New("a commit has failed")
 
-// Cut cuts what has become stale so far. What fails is left for the next call.
+// Cut deletes the flows that are stale so far. Failed deletions are left for the next call.
 func (c *Cutter) Cut(ctx context.Context) error {
 	_, err := c.cut(ctx, true)
 	return err
@@ -263,7 +265,7 @@ func (c *Cutter) Cut(ctx context.Context) error {
 func (c *Cutter) cut(ctx context.Context, all bool) (more bool, err error) {
 	c.takeNotes()
 	judge := func(fn func() error) error {
-		c.takeNotes() // those of all services take long
+		c.takeNotes() // the frontends of all services take long
 		c.committing <- struct{}{}
 		defer func() { <-c.committing }()
 		if doubtful := c.takeNotes(); doubtful {

@@ -164,7 +164,7 @@ func TestLooksArePaced(t *testing.T) {
 		if last := table.began[len(table.began)-1]; !last.Equal(again) {
 			t.Errorf("the look after an hour of peace came %v after the commit, want at once", last.Sub(again))
 		}
-		// What is committed in the pause after it is not left to the next process.
+		// A commit in the pause after a look is not left to the next process.
 		stale := version(1).Ports[0].Internal.Inside.Endpoints[0].Addr
 		src := netip.AddrPortFrom(recordtest.Addr("10.244.9.9"), 999)
 		table.mu.Lock()
@@ -487,8 +487,8 @@ func TestReturnedEndpointKeepsItsFlows(t *testing.T) {
 	})
 }
 
-// TestFailuresAreTriedAgain lets the kernel's table fail for some time: in every second the flows are looked at again, those of
-// changed services and those of a gap, and the log says so once.
+// TestFailuresAreTriedAgain lets the kernel's table fail for some time: every second the flows of changed services
+// and of a gap are looked at again, and the log says so once.
 func TestFailuresAreTriedAgain(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.ENOBUFS, syscall.EINTR, syscall.EPERM, syscall.EMSGSIZE} {
 		for _, op := range []string{"walk", "delete"} {

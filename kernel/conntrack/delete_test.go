@@ -138,7 +138,8 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// TestFlowsEnd ends a listing in the middle. The next one is not disturbed, and what is listed can be deleted meanwhile.
+// TestFlowsEnd ends a listing in the middle. The next listing is not disturbed, and listed flows can be deleted
+// during it.
 func TestFlowsEnd(t *testing.T) {
 	c := open(t)
 	const n = 3000

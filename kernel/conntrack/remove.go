@@ -23,7 +23,7 @@ func (c *Cleaner) filters(f state.FrontendKey, s suspect) (filters []Filter, ok 
 	for _, addr := range addrs {
 		exact := state.FrontendKey{Family: f.Family, Protocol: f.Protocol, Addr: addr, Port: f.Port}
 		if _, isPending := c.pending[exact]; state.FamilyOf(addr) != f.Family || isPending && exact != f {
-			continue // flows to it are those of that frontend
+			continue // flows to it belong to that frontend
 		}
 		dst := Filter{Family: f.Family, Protocol: f.Protocol, Dst: addr, DstPort: f.Port}
 		from := s.gone
@@ -47,8 +47,8 @@ func (c *Cleaner) filters(f state.FrontendKey, s suspect) (filters []Filter, ok 
 	return filters, true
 }
 
-// remove deletes the wrong flows to f by filters. ok is false, and nothing was done, if what has been noted since divide made it
-// too much for that.
+// remove deletes the wrong flows to f by filters. ok is false, and nothing was done, if the changes noted since
+// divide are too many for filters.
 func (c *Cleaner) remove(ctx context.Context, judge Judge, f state.FrontendKey) (deleted int, ok bool, err error) {
 	var filters []Filter
 	var noted int
@@ -71,8 +71,8 @@ func (c *Cleaner) remove(ctx context.Context, judge Judge, f state.FrontendKey) 
 	})
 }
 
-// removeBy deletes the flows to f that a filter admits, if they are still wrong: a walk may take long, and the endpoint may have come
-// back during the walk before.
+// removeBy deletes the flows to f that a filter admits, if they are still wrong. A walk may take long, and the
+// endpoint may have come back during the previous walk.
 func (c *Cleaner) removeBy(ctx context.Context, judge Judge, f state.FrontendKey, filter Filter) (deleted int, err error) {
 	wrong := false
 	r := &removal{of: f, done: make(chan struct{})}
@@ -99,10 +99,10 @@ type removal struct {
 	done chan struct{}
 }
 
-// Removing returns a channel that is closed at the end of a deletion by a filter of flows to a UDP frontend of s, nil if there is none.
-// A commit that gives the frontend an endpoint again should wait for it, for a flow to that endpoint that begins after the commit
-// may be deleted until then; the next deletion goes by what is noted then. Removing may be called by any goroutine; within it,
-// nothing may be judged.
+// Removing returns a channel that is closed at the end of a deletion by a filter of flows to a UDP frontend of s, nil
+// if there is none. A commit that gives the frontend an endpoint again should wait for it: until then, a flow to that
+// endpoint that begins after the commit may be deleted. The next deletion goes by the newer notes. Removing may be
+// called by any goroutine; within it, nothing may be judged.
 func (c *Cleaner) Removing(s *state.Service) <-chan struct{} {
 	r := c.removal.Load()
 	if r == nil {

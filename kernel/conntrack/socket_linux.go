@@ -93,8 +93,9 @@ func (s *socket) dump(typ uint16, payload []byte, each func([]byte)) error {
 	}
 }
 
-// requestAll sends a message of one type for each payload at once, and waits until the kernel has acknowledged the last one. It handles them in
-// order, and those after one that it refuses, too. refused is called with the index of each of these and the errno.
+// requestAll sends a message of one type for each payload at once, and waits until the kernel has acknowledged the
+// last one. The kernel handles them in order, and continues after a message that it refuses. refused is called with
+// the index of each refused message and the errno.
 func (s *socket) requestAll(typ uint16, payloads [][]byte, refused func(i int, errno error)) error {
 	first := s.seq + 1
 	var all []byte

@@ -64,7 +64,7 @@ func (tr *trap) sprung(t *testing.T) string {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	// What connected before comes first.
+	// Earlier connections come first.
 	if first := <-tr.connected; first != c.LocalAddr().String() {
 		for <-tr.connected != c.LocalAddr().String() {
 		}

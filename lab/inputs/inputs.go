@@ -1,5 +1,5 @@
-// Package inputs reads what people have: manifests in files, in directories and on standard input, and Kustomize directories,
-// which it builds. What is no manifest it skips and says so. No file makes it run a program or open a connection.
+// Package inputs reads manifests from files, directories and standard input, and builds Kustomize directories. It
+// skips files that are not manifests, and reports them. No input makes it run a program or open a connection.
 package inputs
 
 import (
@@ -29,7 +29,7 @@ const maxStdin = 512 << 20
 type Set struct {
 	paths []string
 	stdin []byte
-	// namespace is that of objects without one.
+	// namespace is the namespace of objects that name none.
 	namespace string
 	// command returns this program's command that calls [Build].
 	command func(dir string) *exec.Cmd
@@ -43,7 +43,7 @@ type Options struct {
 	Paths []string
 	// Stdin is standard input. It is needed if Paths has it.
 	Stdin io.Reader
-	// Namespace is that of objects that name none. Default: the namespace default.
+	// Namespace is the namespace of objects that name none. Default: the namespace default.
 	Namespace string
 	// Command returns the command of this program that calls [Build] for a directory and writes to its standard output. It gets no environment
 	// but its own. Without it, Kustomize directories are errors.

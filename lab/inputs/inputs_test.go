@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// What this program is called when it is to build a directory, and when it is to do nothing until its standard input ends.
+// The names under which this program is called to build a directory, and to wait until its standard input ends.
 const builder, idler = "build", "idle"
 
 func TestMain(m *testing.M) {

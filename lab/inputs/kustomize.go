@@ -69,7 +69,7 @@ func (s *Set) newBuild(dir string) *build {
 
 // kustomizeFault says what to do where Kustomize refuses what it would do with flags.
 func kustomizeFault(dir, text string) error {
-	// What follows is that a file that is missing is no directory either.
+	// So a missing file is not a directory either.
 	text, _, _ = strings.Cut(text, ": must build at directory")
 	fault := errors.New("cannot be built by Kustomize: " + text)
 	for _, sign := range []string{"which is remote", "no 'git' program", "network is unreachable"} {
@@ -114,7 +114,7 @@ func (b *build) uses(dir string) bool {
 	return false
 }
 
-// isComponent reports whether a directory is only meant to be a part of others.
+// isComponent reports whether a directory is only meant as a part of other directories.
 func isComponent(dir string) bool {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {

@@ -1,11 +1,11 @@
-// Package minicluster does to ordinary application manifests what a cluster's control plane does to them, in miniature: it
-// makes pods of workloads, completes Services and makes EndpointSlices of selectors.
+// Package minicluster applies a cluster's control plane to ordinary application manifests, in miniature: it makes
+// pods of workloads, completes Services and makes EndpointSlices of selectors.
 //
-// It is pure and repeatable. Addresses and ports are derived from the names of the objects that get them, so an edit of one
-// object leaves the addresses of all others alone. The rules are those of kube-apiserver's defaults and allocators and of
-// kube-controller-manager's workload, EndpointSlice and EndpointSlice mirroring controllers. What does not matter to a service
-// proxy is left out: probes, rollouts, resources, and where pods are scheduled beyond nodeName, the system and processor of
-// nodes, and the ports of pods in the nodes' own network.
+// It is pure and repeatable. Addresses and ports are derived from the names of the objects that get them, so an edit
+// of one object leaves the addresses of all others alone. It follows the rules of kube-apiserver's defaults and
+// allocators, and of kube-controller-manager's workload, EndpointSlice and EndpointSlice mirroring controllers. It
+// leaves out what does not matter to a service proxy: probes, rollouts, resources, scheduling beyond nodeName, node
+// labels and processors, and the ports of pods in the nodes' own network.
 package minicluster
 
 import (
@@ -110,13 +110,13 @@ type Pod struct {
 	Name      string
 	// Node is the name of the node that it runs on.
 	Node string
-	// HostNetwork reports whether the pod has the network, and thereby the addresses, of its node.
+	// HostNetwork reports whether the pod has its node's network, and so its addresses.
 	HostNetwork bool
 	// Addrs are the pod's addresses, one for each family, in the order of the node's PodCIDRs.
 	Addrs  []netip.Addr
 	Labels map[string]string
-	// Ports are what its containers listen on: the containerPorts, and the numeric targetPorts of the Services that select it,
-	// because a cluster does not insist on the declaration.
+	// Ports are the ports of its containers: the containerPorts, and the numeric targetPorts of the Services that
+	// select it, because a cluster does not insist on the declaration.
 	Ports []ContainerPort
 	// Ready is false for pods with a readiness gate, since no controller opens it, and for those whose manifest has a status that
 	// reports it.
@@ -140,8 +140,8 @@ type ContainerPort struct {
 // has its own. They are not modified. The error joins one or more [*Fault] for each object that a cluster would refuse; the
 // cluster is made of the rest and never nil.
 //
-// What was exported from another cluster comes with what its controllers made, such as the ReplicaSet and the Pods of a
-// Deployment. They count as those of their owner, which makes only what is missing.
+// Objects exported from another cluster include the objects that its controllers made, such as the ReplicaSet and the
+// Pods of a Deployment. They count as their owner's, which makes only the missing ones.
 func Build(objs []runtime.Object, opts Options) (*Cluster, error) {
 	b := &builder{opts: opts, pods: newPodAllocator(opts.Nodes), hostPorts: make(map[hostPort]string)}
 	b.addNodes()
@@ -201,7 +201,8 @@ func (b *builder) warnf(o runtime.Object, field, format string, args ...any) {
 	b.out.Warnings = append(b.out.Warnings, Warning{o, field, fmt.Sprintf(format, args...)})
 }
 
-// addSlice takes a slice that was written by hand. What the controllers made in another cluster, they make again here.
+// addSlice takes a slice that was written by hand. Slices that controllers made in another cluster are made again
+// here.
 func (b *builder) addSlice(o *discoveryv1.EndpointSlice) {
 	if by := o.Labels[discoveryv1.LabelManagedBy]; by == SliceController || by == mirrorController {
 		return

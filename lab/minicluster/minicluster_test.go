@@ -371,7 +371,7 @@ func TestWhatPodsListenOn(t *testing.T) {
 	}
 }
 
-// warnings are those of a cluster, as sentences.
+// warnings are the warnings of a cluster, as sentences.
 func warnings(c *Cluster) (list []string) {
 	for _, w := range c.Warnings {
 		list = append(list, w.String())

@@ -5,9 +5,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// owned returns, for each workload by its index, how many pods it has already: those of its pods that are among the objects, as in what
-// was exported from a cluster. What a Deployment has is its ReplicaSets, which make all of its pods; pods of a DaemonSet are made
-// again, because they are those of other nodes.
+// owned returns, by the index of each workload, how many of its pods are already among the objects, as in an export
+// of a cluster. A Deployment counts its ReplicaSets, which make all of its pods. A DaemonSet's pods are made again,
+// because the exported ones belong to other nodes.
 func (b *builder) owned() []int {
 	type id struct{ kind, namespace, name string }
 	index := make(map[id]int)

@@ -88,7 +88,8 @@ func TestReplicationControllers(t *testing.T) {
 	}
 }
 
-// TestEndpointsAreMirrored: those of Services without a selector, with what is ready and what is not, in each family.
+// TestEndpointsAreMirrored: the Endpoints of Services without a selector are mirrored, ready and not ready, in each
+// family.
 func TestEndpointsAreMirrored(t *testing.T) {
 	byHand := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "db"}, Subsets: []corev1.EndpointSubset{{
 		Addresses:         []corev1.EndpointAddress{{IP: "203.0.113.7"}, {IP: "2001:db8::7"}},

@@ -36,7 +36,8 @@ type workload struct {
 	labels   map[string]string
 	spec     *corev1.PodSpec
 	status   *corev1.PodStatus
-	// err is why the cluster refuses it. pods counts those of its pods that run, and pending those for which there is no node.
+	// err is why the cluster refuses the workload. pods counts its running pods, and pending counts the pods for
+	// which there is no node.
 	err           error
 	pods, pending int
 }
@@ -145,7 +146,8 @@ func (p *podAllocator) take(node, owner string) ([]netip.Addr, error) {
 // order is that in which workloads get their pods' names: those whose names are given come first.
 var order = map[string]int{"Pod": -2, "StatefulSet": -1}
 
-// addPods runs the workloads. They are taken in order of their names, so that addresses do not depend on that of the files.
+// addPods runs the workloads. Workloads are taken in order of their names, so that addresses do not depend on the
+// order of the files.
 func (b *builder) addPods() {
 	slices.SortStableFunc(b.workloads, func(a, c workload) int {
 		return cmp.Or(cmp.Compare(order[a.kind], order[c.kind]), cmp.Compare(a.namespace, c.namespace), cmp.Compare(a.name, c.name), cmp.Compare(a.kind, c.kind))
@@ -216,8 +218,8 @@ func (w *workload) validate() error {
 	return nil
 }
 
-// place names the pods that a workload makes beside those that it has, gives them the labels that are their own, and a node: the
-// one that the manifest names, else by turns.
+// place names the pods that a workload makes in addition to its existing pods, and gives them their own labels and a
+// node: the manifest's node, else the nodes by turns.
 func (b *builder) place(w *workload, has int, taken map[string]bool) []Pod {
 	var pods []Pod
 	nodes := b.opts.Nodes

@@ -24,9 +24,9 @@ var nodeLabels = map[string]string{
 	"beta.kubernetes.io/os": "linux", "beta.kubernetes.io/arch": "amd64",
 }
 
-// fits reports whether a pod may run on a node by its nodeSelector and nodeAffinity. Labels that say what a node is for, such as
-// those of node pools, are taken for given, because somebody who runs the manifest has nodes with them; so are names and zones of
-// another cluster.
+// fits reports whether a pod may run on a node by its nodeSelector and nodeAffinity. Labels that mark a node's
+// purpose, such as node pools, are assumed to match, because somebody who runs the manifest has such nodes. Names and
+// zones of another cluster are also assumed to match.
 func (b *builder) fits(n Node, spec *corev1.PodSpec) bool {
 	unmet := func(r corev1.NodeSelectorRequirement) bool { return !b.meets(n, r) }
 	for key, value := range spec.NodeSelector {

@@ -49,7 +49,7 @@ func otherFamily(f corev1.IPFamily) corev1.IPFamily {
 	return corev1.IPv4Protocol
 }
 
-// addServices completes the Services. What manifests ask for by number is given out before anything is chosen for the others.
+// addServices completes the Services. Numbers that manifests ask for are given out before the others are chosen.
 func (b *builder) addServices(services []clusterService) {
 	alloc := newServiceAllocators(&b.opts)
 	slices.SortStableFunc(services, func(a, c clusterService) int { return byName(a.Service, c.Service) })

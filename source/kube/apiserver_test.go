@@ -32,8 +32,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// apiServer is as much of an API server as a source asks for: lists and watches with selectors and resource versions, as
-// protobuf or JSON, over connections in memory that can be broken. It answers to the clock of the test.
+// apiServer implements the requests of a source: lists and watches with selectors and resource versions. It answers in
+// protobuf or JSON, over connections in memory that can be broken. It uses the clock of the test.
 type apiServer struct {
 	t      testing.TB
 	types  *runtime.Scheme
@@ -63,11 +63,11 @@ type apiServer struct {
 	slam     bool              // connections end without an answer
 	tls      *tls.Config       // speaks TLS, if not nil
 	token    string            // is demanded, if not empty
-	stale    uint64            // what the memory lags behind: lists that may be of any age are of this version's time
+	stale    uint64            // lag of the memory: lists that may be of any age are of this version's time
 	lag      *rand.Rand        // lists are of any version that may be asked for, if not nil
-	requests []request         // but for those of resume
-	checks   int               // the latter
-	sent     []string          // what has been sent of namespaced objects: resource namespace/name
+	requests []request         // except the requests of resume
+	checks   int               // the number of requests of resume
+	sent     []string          // events of namespaced objects that have been sent: resource namespace/name
 	bytes    map[string]int    // what has been sent, by request
 }
 
@@ -83,7 +83,7 @@ type past struct {
 	before, now object
 }
 
-// request is what a client asked for.
+// request is a client's request.
 type request struct {
 	resource  string
 	verb      string // list or watch
@@ -297,7 +297,7 @@ func parse(version string) uint64 {
 	return n
 }
 
-// query is what a request asks for.
+// query is the query of a request.
 type query struct {
 	resource  string
 	namespace string // empty: all
@@ -384,7 +384,8 @@ func isCheck(q url.Values) bool {
 	return !q.Has("watch") && q.Get("resourceVersionMatch") != "NotOlderThan" && strings.HasPrefix(q.Get("fieldSelector"), "metadata.name=") && q.Get("resourceVersion") != "0" && !q.Has("limit")
 }
 
-// restore takes the server back to what it was at a version, as a restore of etcd does: it counts on from there. Connections break.
+// restore resets the server to its state at a version, like a restore of etcd: it counts on from there. Connections
+// break.
 func (a *apiServer) restore(version uint64) {
 	a.cut(true)
 	a.do(func() {

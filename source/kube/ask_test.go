@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestAsk: what an API server answers is distinguished from what it refuses, and from something that is no API server.
+// TestAsk: an answer of an API server is distinguished from a refusal, and from a server that is no API server.
 func TestAsk(t *testing.T) {
 	behind := -time.Hour
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

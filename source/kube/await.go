@@ -8,8 +8,9 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// Await says which fields of this Node a first state waits for, and how long: the times are those that kube-proxy waits (NewNodeManager in
-// k8s.io/kubernetes/pkg/proxy). After that time, the source is complete without them. What the kernel holds from before goes on meanwhile.
+// Await says which fields of this Node the first state waits for, and how long. The times are kube-proxy's
+// (NewNodeManager in k8s.io/kubernetes/pkg/proxy). Afterwards the source is complete without the fields. During the
+// wait, the kernel keeps its previous rules.
 type Await struct {
 	// Addresses: the Node must have an address, within 30 s.
 	Addresses bool
@@ -41,12 +42,13 @@ type waiting struct {
 	most        time.Duration
 }
 
-// Error says what is waited for, since when, and until when.
+// Error names the missing fields, the start and the end of the wait.
 func (w *waiting) Error() string {
 	return fmt.Sprintf("the Node %s lacks %s; nothing is programmed before it has them, or before %s", w.node, w.field, w.since.Add(w.most).UTC().Format(time.RFC3339))
 }
 
-// isWhole reports whether the Node has what a first state waits for, or has lacked it for too long. Otherwise again is when to ask again.
+// isWhole reports whether the Node has the fields that the first state waits for, or has lacked them for too long.
+// Otherwise again is the time of the next check.
 func (d *delivery) isWhole() (whole bool, again <-chan time.Time) {
 	field, most := d.source.options.Await.awaited(d.node)
 	if field == "" {

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestAwait has a first state wait for what the Node must have, and no longer than kube-proxy waits.
+// TestAwait makes the first state wait for required fields of the Node, and no longer than kube-proxy waits.
 func TestAwait(t *testing.T) {
 	whole := node("here")
 	whole.Spec.PodCIDRs = []string{"10.244.1.0/24"}

@@ -19,9 +19,10 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// BenchmarkFirstList reads 10,000 Services and as many EndpointSlices with 5 endpoints each, as clusters have them, from an
-// API server in the same process that has its answers ready. It reports what is kept of each object afterwards: with a sink
-// that keeps them what the two hold together, with one that forgets them what the source alone holds.
+// BenchmarkFirstList reads 10,000 Services and as many EndpointSlices with 5 endpoints each from an API server in the
+// same process, which has prepared its answers. It reports the memory for each object afterwards. With a sink that
+// keeps the objects this is the memory of source and sink. With a sink that forgets them it is the memory of the
+// source.
 func BenchmarkFirstList(b *testing.B) {
 	for _, c := range []struct {
 		name  string

@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 )
 
-// clients has a client for each API group. They are made here rather than by package client-go/kubernetes, which links and
-// registers every type of every group: megabytes in each process of each node.
+// clients has a client for each API group. Package client-go/kubernetes would link and register every type of every
+// group, which costs megabytes in each process of each node.
 type clients map[schema.GroupVersion]rest.Interface
 
 // dialControl is called with the socket of each connection before it connects.
@@ -97,7 +97,7 @@ func (t refusals) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// scheme knows the API groups that are watched, and that of events.
+// scheme knows the API groups that are watched, and the API group of events.
 func scheme() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})

@@ -59,7 +59,7 @@ func (c Connection) Follow() (config *rest.Config, renew func() (*rest.Config, e
 		config, err = c.Config()
 		return config, nil, err
 	}
-	used, _ := regularfile.ReadFile(c.Kubeconfig, maxKubeconfig) // before it counts: what is written in between is noticed later
+	used, _ := regularfile.ReadFile(c.Kubeconfig, maxKubeconfig) // before it counts: writes in between are noticed later
 	if config, err = c.Config(); err != nil {
 		return nil, nil, err
 	}

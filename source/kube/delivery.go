@@ -13,7 +13,7 @@ import (
 
 // delivery brings what watchers say to the sink. All of it belongs to one goroutine.
 type delivery struct {
-	ctx    context.Context // that of run
+	ctx    context.Context // the context of run
 	source *Source
 	sink   model.Sink
 	events chan event
@@ -24,7 +24,8 @@ type delivery struct {
 	// missing are the kinds that are neither listed yet nor known to be denied.
 	missing map[model.Kind]bool
 	optOut  *optOut
-	// asked is what the watch of a kind under way asks for, or the last list if it is later. Of namespaced kinds only.
+	// asked is the selection of the current watch of a kind, or of the last list if it is later. It has only namespaced
+	// kinds.
 	asked map[model.Kind]*selection
 	// optIns are the namespaces that are no longer disabled, and not listed yet.
 	optIns  map[string]*optIn
@@ -65,8 +66,8 @@ func newDelivery(s *Source, sink model.Sink) *delivery {
 
 // run delivers until ctx ends.
 //
-// It does not wait for its watchers to end: client-go sleeps through the end of its context while it backs off, for up to a
-// minute. They have nobody to talk to then.
+// It does not wait for its watchers to end, because client-go ignores the end of its context for up to a minute while
+// it backs off. Nothing receives their events then.
 func (d *delivery) run(ctx context.Context) {
 	d.ctx = ctx
 	for _, r := range d.resources {
@@ -110,9 +111,9 @@ func (d *delivery) run(ctx context.Context) {
 // renewPeriod is how often it is asked whether the API server is to be reached in another way.
 const renewPeriod = 5 * time.Second
 
-// renew goes over to another way to the API server, if there is one. What the sink has stays there until the first lists say
-// otherwise. They are not older than what it has, as long as it is the same cluster's: an API server that does not know the
-// version is asked for the latest list.
+// renew switches to another connection to the API server, if there is one. The sink keeps its objects until the first
+// lists replace them. In the same cluster, these lists are not older than the sink's objects: an API server that does
+// not know the version is asked for the latest list.
 func (d *delivery) renew() {
 	config, err := d.source.options.Renew()
 	if config != nil {
@@ -154,7 +155,7 @@ func (d *delivery) watchNamespaced() {
 	}
 }
 
-// watch starts a watcher, in place of the one before. What the sink has stays there until the first list says otherwise.
+// watch starts a watcher that replaces the previous one. The sink keeps its objects until the first list replaces them.
 func (d *delivery) watch(r *resource) {
 	if before := d.watchers[r.kind]; before != nil {
 		before.stop()
@@ -177,7 +178,7 @@ func (d *delivery) watch(r *resource) {
 	go w.run(ctx)
 }
 
-// take works in one event. What it means for the sink is pending or has been delivered afterwards.
+// take processes one event. Its changes for the sink are pending or delivered afterwards.
 func (d *delivery) take(e *event) {
 	if e.optIn != nil {
 		d.takeOptIn(e)
@@ -197,7 +198,7 @@ func (d *delivery) take(e *event) {
 	}
 	held := d.held[kind]
 	if e.what == list && versionNumber(e.version) < versionNumber(held.latest) {
-		held.invalidate() // of another history, whose versions are others, too
+		held.invalidate() // of another history, which has other versions
 	}
 	held.latest = e.version
 	switch e.what {
@@ -251,7 +252,7 @@ func (d *delivery) takeList(kind model.Kind, e *event) {
 	}
 }
 
-// relisted has delivered what a list has changed.
+// relisted delivers the changes of a list.
 func (d *delivery) relisted(news []*item, gone []model.Ref) {
 	d.pending.beginList(len(news) + len(gone))
 	defer d.pending.endList()
@@ -301,7 +302,8 @@ func (d *delivery) put(i *item) {
 	d.pending.add(i.ref, i.object)
 }
 
-// delete has an object forgotten. What the deletion of the own Node means for routing is up to the sink: load balancers should not send to it.
+// delete forgets an object. The sink decides what the deletion of this Node means for routing: load balancers should
+// not send to it.
 func (d *delivery) delete(ref model.Ref) {
 	switch ref.Kind {
 	case model.KindNode:
@@ -316,7 +318,7 @@ func (d *delivery) delete(ref model.Ref) {
 // setDisabled takes a namespace from the proxy, at once and without a request, or gives it back when it has been listed.
 func (d *delivery) setDisabled(namespace string, disabled bool) {
 	if d.source.options.Names || !d.optOut.set(namespace, disabled) {
-		return // with names, the sink gets the objects nevertheless
+		return // with names, the sink still gets the objects
 	}
 	if !disabled {
 		d.beginOptIn(namespace)
@@ -334,20 +336,20 @@ func (d *delivery) setDisabled(namespace string, disabled bool) {
 	}
 }
 
-// flush hands over what is pending.
+// flush delivers the pending changes.
 func (d *delivery) flush() {
 	if set, deleted := d.pending.take(); len(set)+len(deleted) > 0 {
 		d.sink.Update(set, deleted)
 	}
 }
 
-// pending collects what the sink gets next. Of several changes of an object the last one counts.
+// pending collects the next changes for the sink. The last of several changes of an object counts.
 type pending struct {
 	objects []change
 	// index has the positions in objects of the first ones, so many. Of a list that is handed over as it is, it is not made.
 	index   map[model.Ref]int
 	indexed int
-	// listing is set while what a list has changed is added, and nothing was there before: its objects differ.
+	// listing is set while the changes of a list are added, and nothing was there before: its objects differ.
 	listing bool
 }
 
@@ -388,7 +390,7 @@ func (p *pending) find(ref model.Ref) (int, bool) {
 	return i, ok
 }
 
-// take returns what has been added since it was last called.
+// take returns the changes since its last call.
 func (p *pending) take() (set []model.Object, deleted []model.Ref) {
 	if len(p.objects) == 0 {
 		return nil, nil

@@ -10,7 +10,7 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// TestLibraryErrorsAreForDebugging: what client-go logs as an error is shown at level debug, if that is.
+// TestLibraryErrorsAreForDebugging: errors that client-go logs appear at level debug only.
 func TestLibraryErrorsAreForDebugging(t *testing.T) {
 	for level, want := range map[slog.Level]string{slog.LevelInfo: "", slog.LevelDebug: "level=DEBUG msg=m err=e"} {
 		var text bytes.Buffer

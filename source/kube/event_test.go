@@ -13,7 +13,7 @@ import (
 	"github.com/switchyard-net/switchyard/source/kube"
 )
 
-// TestReport looks at what the API server gets to see of events.
+// TestReport checks the events that the API server receives.
 func TestReport(t *testing.T) {
 	var path string
 	var got eventsv1.Event

@@ -9,8 +9,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// fieldSet names the fields of a protobuf message that are decoded. The others, such as managedFields, are the larger part of most
-// objects, and decoding them would take most of the time and the memory of a first list.
+// fieldSet names the fields of a protobuf message that are decoded. The others, such as managedFields, are the larger
+// part of most objects. Decoding them would take most of the time and the memory of a first list.
 type fieldSet struct {
 	// fields has a set for each field that is decoded, at the field's number in generated.proto of k8s.io/api.
 	fields byNumber
@@ -37,7 +37,7 @@ func metadata(labels, annotations *fieldSet) *fieldSet {
 	})
 }
 
-// What strip and package kubeconv read. TestFieldsDecoded fails if a field is missing.
+// The fields that strip and package kubeconv read. TestFieldsDecoded fails if a field is missing.
 var (
 	namespaceFields = part(byNumber{1: metadata(entries(optOutLabel), nil)})
 

@@ -89,7 +89,7 @@ func fill(rng *rand.Rand, name string, v reflect.Value) {
 	}
 }
 
-// TestFieldsDecoded reads random objects from protobuf one after the other, and wants of each what it is in whole.
+// TestFieldsDecoded reads random objects from protobuf one after another. Each must equal the fully decoded object.
 func TestFieldsDecoded(t *testing.T) {
 	options := gocmp.Options{
 		gocmp.AllowUnexported(item{}),

@@ -71,7 +71,7 @@ func jsonEvents(in io.Reader) func(*metav1.WatchEvent) error {
 	limited := &io.LimitedReader{R: in}
 	decoder := json.NewDecoder(limited)
 	return func(e *metav1.WatchEvent) error {
-		limited.N = maxEvent // beside what the decoder has read ahead
+		limited.N = maxEvent // in addition to the bytes that the decoder has read ahead
 		err := decoder.Decode(e)
 		if err != nil && limited.N == 0 {
 			return fmt.Errorf("an event has more than %d bytes", maxEvent)
@@ -111,8 +111,8 @@ func emptied(b []byte) []byte {
 	return b[:0]
 }
 
-// objectReader returns a function that reads one object of the resource after the other. In protobuf, it decodes of them what is decoded of a
-// list. An object is valid until the next is read.
+// objectReader returns a function that reads one object of the resource after another. In protobuf, it decodes the same
+// fields as for a list. An object is valid until the next is read.
 func (w *watcher) objectReader() func(encoded []byte) (metav1.Object, error) {
 	read, want := w.resource.newReader(), reflect.TypeOf(w.resource.example)
 	var wrapped runtime.Unknown // its memory is used again

@@ -58,7 +58,7 @@ func (w *eventWriter) add(kind string, o runtime.Object) {
 
 var medias = []string{protobuf, runtime.ContentTypeJSON}
 
-// TestEvents reads random objects from watches, and wants of each what it is in whole.
+// TestEvents reads random objects from watches. Each must equal the fully decoded object.
 func TestEvents(t *testing.T) {
 	options := gocmp.Options{
 		gocmp.AllowUnexported(item{}),
@@ -76,7 +76,7 @@ func TestEvents(t *testing.T) {
 					rng := rand.New(rand.NewPCG(seed, 1))
 					object := reflect.New(reflect.TypeOf(r.example).Elem())
 					fill(rng, "", object.Elem())
-					if media == runtime.ContentTypeJSON { // which has nothing but what is valid there
+					if media == runtime.ContentTypeJSON { // which has only valid characters
 						object.Interface().(metav1.Object).SetManagedFields(nil)
 						if s, ok := object.Interface().(*corev1.Service); ok {
 							for i := range s.Spec.Ports {
@@ -151,7 +151,7 @@ func isInternal(s *metav1.Status) bool {
 	return s != nil && apierrors.IsInternalError(&apierrors.StatusError{ErrStatus: *s})
 }
 
-// TestEventsCutShort ends a watch after each byte. What is not there in whole does not count, and the next watch brings it.
+// TestEventsCutShort ends a watch after each byte. Incomplete events do not count, and the next watch delivers them.
 func TestEventsCutShort(t *testing.T) {
 	for _, media := range medias {
 		w := newEventWriter(t, resources("here", "", false)[3], media)

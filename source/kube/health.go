@@ -60,7 +60,7 @@ func (h *health) fail(r *resource, err error) {
 	}
 }
 
-// wait notes what a first state waits for, nil for nothing.
+// wait notes the fields that the first state waits for, nil for none.
 func (h *health) wait(w *waiting) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -88,7 +88,7 @@ func (h *health) markHealthy(r *resource) {
 	}
 }
 
-// forget notes that a resource is not wanted any more.
+// forget notes that a resource is no longer wanted.
 func (h *health) forget(r *resource) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -89,8 +89,8 @@ func (h *held) removeNamespace(name string) []model.Ref {
 	return refs
 }
 
-// replace takes items, a list of a version, for all objects that there are, but for those in namespaces that are to be kept or have
-// been listed later. It returns the items that are news, and what is no longer there.
+// replace replaces all objects by items, a list of a version, except objects in namespaces that are to be kept or have
+// been listed later. It returns the new or changed items, and the objects that no longer exist.
 func (h *held) replace(items iter.Seq[*item], version string, keep func(namespace string) bool) (news []*item, gone []model.Ref) {
 	number := versionNumber(version)
 	if number >= h.farthest {
@@ -130,7 +130,7 @@ func (h *held) replaceNamespace(name string, items iter.Seq[*item], version stri
 	return news, h.refs(name, before[name], nil)
 }
 
-// relisted moves an object from before to what is held now, and appends it to news if it is any.
+// relisted moves an object from before to the current objects, and appends it to news if it has changed.
 func (h *held) relisted(i *item, before map[string]map[string]uint64, news []*item) []*item {
 	known, ok := before[i.ref.Namespace][i.ref.Name]
 	delete(before[i.ref.Namespace], i.ref.Name)

@@ -18,8 +18,8 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// TestHistories lets anything happen to objects, namespaces and the connection in any order, and compares what the sink has
-// in the end with what is simply there.
+// TestHistories changes objects, namespaces and the connection in any order, and compares the sink's final objects with
+// the existing ones.
 func TestHistories(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
@@ -40,8 +40,8 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// TestFlappingHistories is the same with little else than labels that flip, on watches that are not cut: whole lists are not what
-// brings the sink to the truth.
+// TestFlappingHistories is the same test with almost only labels that change, on unbroken watches. The sink must be
+// correct without whole lists.
 func TestFlappingHistories(t *testing.T) {
 	for seed := range uint64(100) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
@@ -77,8 +77,8 @@ func (a *apiServer) calmDown() {
 	settle(20 * time.Minute)
 }
 
-// onlyForward checks that the sink was never given an object that is older than one that it had been given, or that had been
-// deleted. What a disabled namespace had may come back as it was.
+// onlyForward checks that the sink never gets an object that is older than one that it already got, or than its
+// deletion. Objects of a disabled namespace may return unchanged.
 func (w *world) onlyForward() {
 	w.t.Helper()
 	newest := make(map[string]int) // by object
@@ -167,7 +167,7 @@ func (a *apiServer) change(r *rand.Rand, things int) {
 	}
 }
 
-// truth is what a sink should have.
+// truth is the expected content of a sink.
 func (a *apiServer) truth() []string {
 	off := make(map[string]bool)
 	for _, o := range a.objects["namespaces"] {

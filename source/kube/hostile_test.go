@@ -16,7 +16,7 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// TestListOfAnotherKind: a list of anything but what was asked for is an error, in whatever form.
+// TestListOfAnotherKind: a list of another type than the requested one is an error, in any form.
 func TestListOfAnotherKind(t *testing.T) {
 	for _, kind := range []model.Kind{model.KindService, model.KindEndpointSlice, model.KindNode, model.KindNamespace, model.KindServiceCIDR} {
 		r, _ := lister(t, kind)

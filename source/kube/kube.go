@@ -1,19 +1,22 @@
 // Package kube is the source of cluster objects that watches a Kubernetes API server.
 //
-// It delivers Services, EndpointSlices, ServiceCIDRs, this Node and the namespaces that are taken from the proxy by the label
-// networking.k8s.io/kube-proxy=disabled. Services and EndpointSlices are each watched by one request for the whole cluster, whose
-// field selector leaves out the namespaces that have the label when it begins. When the label is put on another namespace, its
-// objects are dropped without a request; when it is taken off, that namespace is listed, and no other one: docs/adr/0014-opt-out.md.
-// Objects become values of package model one by one as they arrive; what is kept here of each is its name and its version, which is
-// what shows after a lost connection what has been deleted and what is news.
+// It delivers Services, EndpointSlices, ServiceCIDRs, this Node and the namespaces that have opted out of the proxy by
+// the label networking.k8s.io/kube-proxy=disabled. It watches Services and EndpointSlices by one request each for the
+// whole cluster. The field selectors leave out the namespaces that have the label when the watch begins. When another
+// namespace gets the label, its objects are dropped without a request. When a namespace loses the label, only that
+// namespace is listed: docs/adr/0014-opt-out.md.
 //
-// A watch that ends is resumed. If the API server has gone back to an earlier state, as after a restore of etcd, everything is listed again instead.
+// Each arriving object becomes a value of package model. The source keeps only the name and the version of each object.
+// After a lost connection, these show which objects are deleted or changed.
 //
-// While the API server cannot be reached, everything stays as it was last known. Token, client certificate and CA files
-// that the rest.Config names are read again by client-go: the token every minute, certificates every five. (CA files depend
-// on client-go's feature gate ClientsAllowCARotation, which is on unless KUBE_FEATURE_ClientsAllowCARotation=false.) What a
-// kubeconfig says itself is followed by [Options.Renew]: everything is listed again then, and only what has become different is
-// delivered as gone.
+// A watch that ends is resumed. If the API server has gone back to an earlier state, for example after a restore of
+// etcd, everything is listed again instead.
+//
+// While the API server cannot be reached, the last known objects stay. client-go reads the token, client certificate
+// and CA files that the rest.Config names again: the token every minute, certificates every five minutes. (CA files
+// depend on client-go's feature gate ClientsAllowCARotation, which is on unless
+// KUBE_FEATURE_ClientsAllowCARotation=false.) [Options.Renew] follows changes of a kubeconfig itself. Then everything
+// is listed again, and only objects that are gone or different are delivered.
 package kube
 
 import (
@@ -42,8 +45,8 @@ type Options struct {
 	// Config is how to reach the API server. Required; it is not modified. Objects travel as protobuf unless it names a
 	// content type.
 	Config *rest.Config
-	// Renew is asked every 5 seconds whether the API server is to be reached in another way, and returns that way; nil if there is
-	// nothing new. An error is logged, and changes nothing. It may be nil. See [Connection.Follow].
+	// Renew is called every 5 seconds. It returns a new connection to the API server, or nil if nothing has changed. An
+	// error is logged, and changes nothing. Renew may be nil. See [Connection.Follow].
 	Renew func() (*rest.Config, error)
 	// NodeName is the name of this Node, the only one that is delivered. Required, unless AllNodes is set.
 	NodeName string
@@ -51,12 +54,14 @@ type Options struct {
 	AllNodes bool
 	// Await are fields that the Node must have before the source is complete, so that nothing is published without them.
 	Await Await
-	// ServiceProxyName makes the source deliver exactly the Services whose label service.kubernetes.io/service-proxy-name has
-	// this value. Empty means those without the label. EndpointSlices are chosen by the same label, which the EndpointSlice
-	// controller copies from the Service; slices that people write for a Service with a proxy name need it as well.
+	// ServiceProxyName makes the source deliver exactly the Services whose label
+	// service.kubernetes.io/service-proxy-name has this value. Empty selects Services without the label. EndpointSlices
+	// are selected by the same label, which the EndpointSlice controller copies from the Service. Slices that people
+	// write for a Service with a proxy name also need it.
 	ServiceProxyName string
-	// Names makes the source deliver all Services and all their EndpointSlices, for [store.Names]: also headless ones, those with
-	// another service-proxy-name, and those in namespaces that have opted out of the proxy.
+	// Names makes the source deliver all Services and all their EndpointSlices, for [store.Names]. These include
+	// headless Services, Services with another service-proxy-name, and Services in namespaces that have opted out of
+	// the proxy.
 	//
 	// [store.Names]: https://pkg.go.dev/github.com/switchyard-net/switchyard/store#Names
 	Names bool
@@ -64,9 +69,9 @@ type Options struct {
 	// twice that time. The default, and the least, is 5 minutes. Before it is opened again, the API server is asked whether its history is
 	// still the same; if it is not, everything is listed again.
 	ResyncPeriod time.Duration
-	// ListSpread is the time within which a namespace is listed, at random, from which the label networking.k8s.io/kube-proxy=disabled
-	// has been taken, so that thousands of nodes do not ask at once. It doubles while the label keeps flipping, and grows with the
-	// number of such namespaces. Default: 2 seconds.
+	// ListSpread is the time within which a namespace that loses the label networking.k8s.io/kube-proxy=disabled is
+	// listed. The moment is random, so that thousands of nodes do not send requests at once. The spread doubles while
+	// the label keeps changing, and grows with the number of such namespaces. Default: 2 seconds.
 	ListSpread time.Duration
 	// Mark is the mark of the packets to the API server, as far as the process may set it (CAP_NET_ADMIN on Linux). Default: none.
 	Mark uint32
@@ -89,8 +94,8 @@ type Source struct {
 
 var _ model.Source = (*Source)(nil)
 
-// New returns a source for the API server. It does not talk to it yet. It returns an error if an option is missing or the
-// configuration cannot be used, for example because a file that it names cannot be read.
+// New returns a source for the API server. It does not connect yet. It returns an error if an option is missing or the
+// configuration cannot be used, for example because it names a file that cannot be read.
 func New(o Options) (*Source, error) {
 	if o.Config == nil {
 		return nil, errors.New("no Config: say how to reach the API server")
@@ -139,15 +144,16 @@ func (s *Source) connect(config *rest.Config) error {
 
 // Run delivers until ctx ends.
 func (s *Source) Run(ctx context.Context, sink model.Sink) error {
-	// client-go's own messages are for debugging; what matters is logged here, once.
+	// client-go's own messages are for debugging; important events are logged here, once.
 	ctx = logr.NewContext(ctx, logr.FromSlogHandler(demote{s.log.Handler()}))
 	newDelivery(s, sink).run(ctx)
 	return nil
 }
 
-// Problems says which resources cannot be listed or watched now, why, since when, and what to do about it; nothing if all
-// is well. What was known before a problem stays in force, so a problem is no reason to call the node unhealthy: a cluster
-// whose API server is down needs its routes more than ever. It may be called at any time, from any goroutine.
+// Problems returns the resources that cannot be listed or watched now, with the reason, the start and a remedy, and
+// nothing if all is well. Objects that were known before a problem stay in force, so a problem does not make the node
+// unhealthy. A cluster whose API server is down still needs its routes. It may be called at any time, from any
+// goroutine.
 func (s *Source) Problems() []error { return s.health.problems() }
 
 // NodeEligible is false if this Node does not exist, is being deleted or is tainted ToBeDeletedByClusterAutoscaler: load

@@ -6,8 +6,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// TestSlicesWithoutServiceName: KEP-6116. A slice without the label kubernetes.io/service-name is not asked for, and one that loses it is
-// gone, whatever its owner references or its name say. kube-proxy ignores an empty value likewise (endpointSliceCacheKeys); the store does.
+// TestSlicesWithoutServiceName: KEP-6116. A slice without the label kubernetes.io/service-name is not requested, and a
+// slice that loses it is gone, regardless of its owner references and its name. kube-proxy also ignores an empty value
+// (endpointSliceCacheKeys); the store does the same.
 func TestSlicesWithoutServiceName(t *testing.T) {
 	without := func(addr string) *discoveryv1.EndpointSlice {
 		s := slice("a/web", addr)

@@ -21,7 +21,7 @@ type itemList struct {
 	metav1.TypeMeta
 	metav1.ListMeta
 	Items []runtime.Object // each an *item
-	// size is what the list counts against the limit of one.
+	// size is the size of the list, for the limit of one list.
 	size uint64
 }
 
@@ -45,8 +45,8 @@ type listReader struct {
 
 // The bounds of a list, all pages together. A cluster of 150,000 pods has some 150 MiB of EndpointSlices.
 const (
-	// maxList is how many bytes a list may have, objectCost for each object and pageCost for each page included. They are what
-	// the least one takes in memory here.
+	// maxList limits the bytes of a list, including objectCost for each object and pageCost for each page. These are
+	// the memory of the smallest object and page.
 	maxList    = 1 << 30
 	objectCost = 256
 	pageCost   = 64 << 10
@@ -77,8 +77,8 @@ func (r *listReader) request(options metav1.ListOptions, fields string) *rest.Re
 	return request
 }
 
-// list requests a list. Objects in protobuf are stripped one by one while the rest is on its way: neither all their bytes nor
-// all that they hold is in memory at once.
+// list requests a list. Protobuf objects are stripped one by one while the rest arrives, so that neither the full bytes
+// nor the full objects are in memory at once.
 func (r *listReader) list(ctx context.Context, request *rest.Request) (*itemList, error) {
 	ctx, cancel := r.withDeadline(ctx, time.Now())
 	defer cancel()
@@ -103,7 +103,7 @@ func late(ctx context.Context, err error) error {
 }
 
 const (
-	// protobufMagic begins what is protobuf. A message of type runtime.Unknown follows, whose field raw is the list.
+	// protobufMagic begins protobuf content. A message of type runtime.Unknown follows, whose field raw is the list.
 	protobufMagic = "k8s\x00"
 	// listBuffer holds any object that is not unusually large.
 	listBuffer = 64 << 10
@@ -179,7 +179,7 @@ func (r *listReader) add(list *itemList, object metav1.Object) {
 	list.size += objectCost
 }
 
-// check returns an error unless a list is of what was asked for.
+// check returns an error unless a list has the requested type.
 func (r *listReader) check(apiVersion, kind string) error {
 	version, want := r.resource.version.String(), r.resource.kind.String()+"List"
 	if apiVersion != version || kind != want {
@@ -188,7 +188,7 @@ func (r *listReader) check(apiVersion, kind string) error {
 	return nil
 }
 
-// readType checks what the list is of.
+// readType checks the type of the list.
 func (r *listReader) readType(s *stream, length uint64) error {
 	b, err := s.take(length)
 	if err != nil {
@@ -283,7 +283,7 @@ func (s *stream) take(n uint64) ([]byte, error) {
 	return b, err
 }
 
-// unexpected is what the end of the stream is within something.
+// unexpected returns the error for an end of the stream within an item.
 func unexpected(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF

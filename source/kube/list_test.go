@@ -63,7 +63,7 @@ func encoded(t testing.TB, codecs serializer.CodecFactory, kind model.Kind, medi
 	return b.Bytes()
 }
 
-// rendered is what a list says, in words.
+// rendered is the content of a list, in words.
 func rendered(l *itemList) []string {
 	said := []string{"version " + l.ResourceVersion, "continue " + l.Continue}
 	for _, o := range l.Items {
@@ -138,7 +138,7 @@ func TestListCutShort(t *testing.T) {
 	}
 }
 
-// TestListOfSomethingElse has an answer that is not what was asked for.
+// TestListOfSomethingElse has an answer of another type than the requested one.
 func TestListOfSomethingElse(t *testing.T) {
 	w, codecs := lister(t, model.KindService)
 	_, err := w.readList(bytes.NewReader(encoded(t, codecs, model.KindNode, protobuf, node("here"))))
@@ -156,7 +156,7 @@ func TestListOfSomethingElse(t *testing.T) {
 	}
 }
 
-// TestListBreaks loses the connection in the middle of the lists. What is there stays, and the lists come again.
+// TestListBreaks loses the connection in the middle of the lists. Known objects stay, and the lists come again.
 func TestListBreaks(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
 		a.put(service("a/x", 80), service("b/x", 80))
@@ -179,7 +179,7 @@ func TestListBreaks(t *testing.T) {
 	})
 }
 
-// FuzzReadList compares what is read of a list object by object with what the decoders of k8s.io read at once.
+// FuzzReadList compares a list that is read object by object with the result of the decoders of k8s.io.
 func FuzzReadList(f *testing.F) {
 	services, codecs := lister(f, model.KindService)
 	endpointSlices, _ := lister(f, model.KindEndpointSlice)

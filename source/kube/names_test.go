@@ -15,8 +15,8 @@ import (
 	"github.com/switchyard-net/switchyard/store"
 )
 
-// TestNames delivers what is not routed, too: headless slices, services of another proxy, and namespaces that have opted out, whose label
-// causes no lists.
+// TestNames also delivers Services that are not routed: headless services, services of another proxy, and services in
+// namespaces that have opted out. The label of these namespaces causes no lists.
 func TestNames(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
 		a.put(disabled("mesh"), service("mesh/x", 80), slice("mesh/x", "10.0.0.9"), service("a/x", 80, proxyNameLabel+"=theirs"),
@@ -35,7 +35,8 @@ func TestNames(t *testing.T) {
 	})
 }
 
-// TestNamesRouteNothingMore compares the states of two nodes with the same API server, of which one watches what only has names, too.
+// TestNamesRouteNothingMore compares the states of two nodes with the same API server. One of them also watches
+// Services that only have names.
 func TestNamesRouteNothingMore(t *testing.T) {
 	for _, proxy := range []string{"", "mesh"} {
 		story(t, func(t *testing.T, a *apiServer) {

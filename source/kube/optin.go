@@ -18,8 +18,8 @@ const (
 	spread = 2 * time.Second
 	pace   = 400 * time.Millisecond
 
-	// A namespace that has been listed less than calm ago has twice the spread of then, up to maxSpreads times the first one: a label
-	// that is put on and taken off all the time costs a list in half a minute.
+	// If a namespace was listed less than calm ago, its spread doubles, up to maxSpreads times the first spread. A
+	// label that keeps changing then costs one list in half a minute.
 	calm       = 10 * time.Minute
 	maxSpreads = 32
 
@@ -34,11 +34,12 @@ const (
 	relistLongest  = 30 * time.Second
 )
 
-// optIn is a namespace that is no longer disabled, until all that is in it has been listed.
+// optIn is a namespace that is no longer disabled, until all of its objects have been listed.
 //
-// The watches of all namespaces must bring its events before it is listed, and lists must be no older than these watches were then.
-// So no event falls between. The events since then are queued, and those that the lists include already are dropped. Services and
-// EndpointSlices reach the sink together: a Service is not refused for want of the slices that come next.
+// The watches of all namespaces must deliver its events before it is listed, and lists must be no older than the start
+// of these watches. So no event is missed. The events since then are queued, and events that the lists already include
+// are dropped. Services and EndpointSlices reach the sink together, so that a Service does not refuse connections
+// because its slices are missing.
 type optIn struct {
 	namespace string
 	// spread is the time within which it is to be listed.
@@ -55,7 +56,7 @@ type optIn struct {
 	// covered is closed when watches bring all events that are newer than least.
 	covered chan struct{}
 	least   map[model.Kind]string
-	// done are the kinds whose objects a list of all namespaces has brought meanwhile.
+	// done are the kinds whose objects have already arrived with a list of all namespaces.
 	done map[model.Kind]bool
 	// queued are the events since covered, in order.
 	queued []queuedEvent
@@ -107,7 +108,7 @@ func (o *optIn) send(e event) {
 	}
 }
 
-// list lists what is in the namespace, when there is a slot.
+// list lists the objects of the namespace, when there is a slot.
 func (o *optIn) list(ctx context.Context) (map[model.Kind]*itemList, error) {
 	select {
 	case <-ctx.Done():
@@ -159,7 +160,7 @@ type spreadAt struct {
 	spread time.Duration
 }
 
-// next returns the time within which to list a namespace while others wait, too.
+// next returns the time within which to list a namespace while other namespaces also wait.
 func (s *spreads) next(namespace string, others int, now time.Time) time.Duration {
 	within := s.shortest
 	if last, ok := s.last[namespace]; ok && now.Sub(last.at) < calm {
@@ -229,7 +230,7 @@ func (d *delivery) endOptIn(o *optIn) {
 	delete(d.optIns, o.namespace)
 }
 
-// advance lets the namespace be listed if it is time for that and the watches bring all its events. Otherwise it sees to it that
+// advance lists the namespace if its time has come and the watches deliver all its events. Otherwise it ensures that
 // they will.
 func (d *delivery) advance(o *optIn) {
 	if !o.due || o.isCovered() {
@@ -256,8 +257,8 @@ func (d *delivery) advance(o *optIn) {
 	}
 }
 
-// asks notes what a list or watch of all namespaces asked for. Namespaces that it left out and that are no longer disabled must be
-// listed: also if they have been, because events may be missing since.
+// asks notes the selection of a list or watch of all namespaces. Namespaces that it left out and that are no longer
+// disabled must be listed again, because events may be missing since then.
 func (d *delivery) asks(kind model.Kind, s *selection) {
 	d.asked[kind] = s
 	for namespace := range s.excluded {

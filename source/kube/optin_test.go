@@ -18,8 +18,8 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// TestOptInWhileItChanges changes everything in a namespace while it is listed: by lists that are as old as they may be, or that
-// include what watches bring later.
+// TestOptInWhileItChanges changes every object in a namespace while it is listed. The lists are as old as permitted, or
+// include events that watches bring later.
 func TestOptInWhileItChanges(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
@@ -128,8 +128,8 @@ func TestOptInByWholeList(t *testing.T) {
 	})
 }
 
-// TestOptInWaitsForWatches has watches that leave a namespace out, and continue late: a list before that may lack what they never
-// bring.
+// TestOptInWaitsForWatches has watches that leave a namespace out, and continue late. An earlier list may lack events
+// that they never deliver.
 func TestOptInWaitsForWatches(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
 		a.put(service("a/x", 80), disabled("a"), service("b/x", 80))
@@ -147,8 +147,9 @@ func TestOptInWaitsForWatches(t *testing.T) {
 	})
 }
 
-// TestOptInDuringWholeList takes the label off after a list of all namespaces was requested that leaves the namespace out, and has
-// it listed before that list arrives. The namespace stays, and what has changed in it before the next watch is not lost.
+// TestOptInDuringWholeList removes the label after the request for a list of all namespaces that leaves the namespace
+// out. The namespace is listed before that list arrives. The namespace stays, and its changes before the next watch are
+// not lost.
 func TestOptInDuringWholeList(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
 		a.put(service("a/x", 80), service("b/x", 80))
@@ -247,7 +248,7 @@ func TestAhead(t *testing.T) {
 	least("5")
 }
 
-// TestOptInManyEvents checks that what is queued while a namespace is listed has a bound.
+// TestOptInManyEvents checks that the queue of events of a namespace that is being listed is bounded.
 func TestOptInManyEvents(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
 		source, err := New(Options{Config: a.config(), NodeName: "here"})

@@ -28,7 +28,7 @@ type optOut struct {
 	everything bool
 }
 
-// selection is what a request asks for. It is not modified.
+// selection is the selection of a request. It is not modified.
 type selection struct {
 	fields string
 	// excluded are the namespaces that fields leaves out.

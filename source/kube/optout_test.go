@@ -11,8 +11,8 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 )
 
-// never checks that nothing of a namespace has been sent since the API server was last asked, and that no request that
-// could have brought it has been made.
+// never checks that no object of a namespace has been sent since the last check, and that no request could have
+// returned one.
 func (w *world) never(namespace string) {
 	w.t.Helper()
 	for _, s := range w.takeSent() {
@@ -31,11 +31,11 @@ func (w *world) never(namespace string) {
 const (
 	// back is the time within which a namespace is back that is no longer disabled, and is the only one.
 	back = spread + shortWatch
-	// renewed is the time within which all watches have been opened anew.
+	// renewed is the time within which all watches have been opened again.
 	renewed = 11 * time.Minute
 )
 
-// rewatch ends all watches, as they end from time to time. What disabled namespaces have is not asked for from then on.
+// rewatch ends all watches, as happens from time to time. Afterwards objects of disabled namespaces are not requested.
 func (w *world) rewatch() {
 	settle(shortWatch)
 	w.cut(false)
@@ -74,7 +74,7 @@ func TestOptOut(t *testing.T) {
 		a.put(service("b/x", 81), slice("b/z", "10.0.0.3"), service("mesh/x", 81), service("a/x", 81))
 		w.updates("a/x:81")
 
-		// Back again, with what has happened in the meantime, all at once. The watches have brought that anyway.
+		// The connection is back, and all events of that time arrive at once. The watches have delivered them already.
 		a.put(namespace("b"))
 		w.updates("-b:disabled=true")
 		settle(back)
@@ -158,8 +158,8 @@ func TestOptOutFlips(t *testing.T) {
 	})
 }
 
-// TestOptInMany takes the label off many namespaces at once: each is listed once, not all at the same time, and the watches are
-// continued for all of them together.
+// TestOptInMany removes the label from many namespaces at once. Each is listed once, not all at the same time, and the
+// watches are continued for all of them together.
 func TestOptInMany(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
 		var names []string
@@ -205,7 +205,8 @@ func TestOptOutWhileDisconnected(t *testing.T) {
 				a.cut(true)
 				settle(0)
 				a.put(namespace("a"), disabled("b"))
-				// To delete and make a namespace anew is to take the label off, with other objects in the end.
+				// To delete a namespace and create it again has the same effect as removing the label, with other
+				// objects in the end.
 				a.remove(service("d/x", 0), namespace("d"))
 				a.put(namespace("d"), service("d/y", 80))
 				if compacted {

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Reader reads objects once, as the API server has them, for tools that explain what a service proxy does with them.
+// Reader reads objects once, unchanged from the API server, for tools that explain how a service proxy uses them.
 type Reader struct {
 	clients clients
 	decoder runtime.Decoder
@@ -76,7 +76,7 @@ func (r *Reader) list(ctx context.Context, version schema.GroupVersion, plural, 
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, listTime, fmt.Errorf("it has not ended after %v", listTime))
 	defer cancel()
-	// Version 0 is what the API server has in memory.
+	// Version 0 reads from the API server's memory.
 	options := metav1.ListOptions{FieldSelector: fields, ResourceVersion: "0"}
 	request := client.Get().Resource(plural).VersionedParams(&options, metav1.ParameterCodec)
 	if namespace != "" {

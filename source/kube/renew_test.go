@@ -25,8 +25,8 @@ current-context: c
 `, server, base64.StdEncoding.EncodeToString([]byte(ca)), token)
 }
 
-// TestKubeconfigIsFollowed replaces the kubeconfig's token and authority, then the API server by another one, while the source
-// runs. A broken one changes nothing, until it is fixed, or what it names.
+// TestKubeconfigIsFollowed replaces the kubeconfig's token and authority, then the API server, while the source runs. A
+// broken kubeconfig, or a broken file that it names, changes nothing until it is fixed.
 func TestKubeconfigIsFollowed(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
 		certificate, ca := authority(t)

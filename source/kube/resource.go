@@ -18,7 +18,7 @@ const (
 	optOutLabel    = "networking.k8s.io/kube-proxy"
 )
 
-// resource is what is watched for one kind of object.
+// resource describes the watch for one kind of object.
 type resource struct {
 	kind    model.Kind
 	version schema.GroupVersion
@@ -26,17 +26,18 @@ type resource struct {
 	example runtime.Object
 	// newReader returns a function that reads objects from protobuf. It does not keep b. An object is valid until the next is read.
 	newReader func() func(b []byte) (metav1.Object, error)
-	// labels and fields select what is asked for. To fields comes what namespaces leave out, if namespaced.
+	// labels and fields select the objects. If namespaced, fields also excludes the disabled namespaces.
 	labels, fields string
 	namespaced     bool
 	// namespace is the only one that objects are asked for in. Empty: all.
 	namespace string
-	// without says what it means not to have this resource, if that is bearable. Empty if nothing can be done without it.
+	// without describes the effect of a missing resource, if the resource is optional. It is empty if the resource is
+	// required.
 	without string
 }
 
-// resources are what this source watches. The ones without a namespace come first. An empty nodeName stands for all Nodes.
-// With names, all Services and their EndpointSlices are watched, routed or not.
+// resources are the resources that this source watches. Resources without a namespace come first. An empty nodeName
+// selects all Nodes. With names, all Services and their EndpointSlices are watched, routed or not.
 func resources(nodeName, proxyName string, names bool) []*resource {
 	core := corev1.SchemeGroupVersion
 	nodes := ""
@@ -54,8 +55,8 @@ func resources(nodeName, proxyName string, names bool) []*resource {
 	}
 	return []*resource{
 		{
-			// Only the namespaces that have the label: it arrives as an addition when it is put on a namespace, and as a
-			// deletion when it is taken off.
+			// Only the namespaces that have the label. A namespace that gets the label arrives as an addition, and a
+			// namespace that loses it as a deletion.
 			kind: model.KindNamespace, version: core, plural: "namespaces", example: &corev1.Namespace{},
 			newReader: reader(namespaceFields, empty[corev1.Namespace]),
 			labels:    optOutLabel + "=disabled",
@@ -104,7 +105,7 @@ func (r *resource) name() string {
 	return name
 }
 
-// bookmark is an object that says nothing but a version.
+// bookmark is an object that has only a version.
 func (r *resource) bookmark(version string) runtime.Object {
 	o := r.example.DeepCopyObject()
 	o.(metav1.Object).SetResourceVersion(version)

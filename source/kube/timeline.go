@@ -19,9 +19,9 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// A resource version means something in one history only. After etcd has been restored from a backup, the API server counts on from that backup, and
-// the versions that watches have come to are in the future, or belong to other changes. An API server that is asked for a watch from there says
-// nothing of that: it leaves out what it takes for known already. So each watch that is resumed asks first whether the last change that is known here
+// A resource version is valid in one history only. After a restore of etcd, the API server counts on from the backup.
+// The versions of existing watches are then in the future, or belong to other changes. The API server does not report
+// this: it omits the changes that it considers known. So each resumed watch first checks whether the last known change
 // is in the API server's history.
 
 // anchor is the last change of a resource that is known.
@@ -90,7 +90,8 @@ const checkTime = 4 * time.Second
 // server may never answer.
 const refusedTime = 30 * time.Second
 
-// doubtTime is how long a watch that goes on in doubt lasts at most, or up to half as long again. API servers forget what is older than 5 minutes.
+// doubtTime limits a watch that continues in doubt, plus up to half of it. API servers forget versions older than 5
+// minutes.
 const doubtTime = 2 * time.Minute
 
 // errReverted ends a watcher whose API server has another history.
@@ -103,9 +104,12 @@ type doubt struct {
 	later   anchors // of watches since then, perhaps in another history
 }
 
-// resume returns why the watch of a version must not go on where one has ended: errReverted if the API server has another history than that of
-// which the watcher has come to the version, or that the version is too old to be compared and the last change is not the last one now. While the API
-// server refuses to compare or cannot be reached, it is "too many requests": the Reflector asks for the watch again, and for no list. A watch that goes on in doubt is made shorter.
+// resume returns why a watch must not continue at a version. It returns errReverted if the API server has another
+// history than the watcher's version. It also returns an error if the version is too old to be compared and the last
+// change is not the current one.
+//
+// While the API server refuses to compare or cannot be reached, the error is "too many requests". The Reflector then
+// asks for the watch again, not for a list. A watch that continues in doubt gets a shorter lifetime.
 func (w *watcher) resume(ctx context.Context, options *metav1.ListOptions) error {
 	version := options.ResourceVersion
 	w.mu.Lock()
@@ -150,7 +154,7 @@ func (w *watcher) compare(ctx context.Context, version string) error {
 	w.mu.Lock()
 	known := slices.Clone(w.last)
 	w.mu.Unlock()
-	// Nothing is asked about namespaces that are taken from the proxy, and something must be asked for: a list of one object costs next to nothing.
+	// The request must name an object outside the disabled namespaces. A list of one object is cheap.
 	ref := model.Ref{Name: "kubernetes", Namespace: metav1.NamespaceDefault}
 	var last *anchor
 	selection := w.selection()
@@ -177,7 +181,7 @@ func (w *watcher) compare(ctx context.Context, version string) error {
 	case err == nil || !isExpired(err) && !mayBeFuture(err):
 		return err
 	}
-	// What etcd has now decides. A version in the future may be so for this API server only.
+	// The current state of etcd decides. A version in the future may be so for this API server only.
 	now, failure := w.one(ctx, ref, metav1.ListOptions{})
 	switch {
 	case failure != nil:
@@ -190,7 +194,7 @@ func (w *watcher) compare(ctx context.Context, version string) error {
 	return err
 }
 
-// isExpired reports whether an error says that a version is not in etcd any more.
+// isExpired reports whether an error says that a version is no longer in etcd.
 func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
 // mayBeFuture reports whether an error says that a version is not there yet. Older API servers pass on what etcd says.
@@ -208,7 +212,7 @@ func (w *watcher) doubtAt(version string) time.Time {
 	return w.doubt.began
 }
 
-// trust ends a doubt: what came since is of the same history.
+// trust ends a doubt: the events since then belong to the same history.
 func (w *watcher) trust() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -257,7 +261,7 @@ func (w *watcher) note(what what, i *item) {
 	}
 }
 
-// startOver lists everything again. What the sink has stays there until the lists say otherwise.
+// startOver lists everything again. The sink keeps its objects until the lists replace them.
 func (d *delivery) startOver() {
 	for _, r := range d.resources {
 		if w := d.watchers[r.kind]; w != nil {
@@ -265,7 +269,7 @@ func (d *delivery) startOver() {
 			d.watch(r)
 		}
 	}
-	for _, namespace := range slices.Collect(maps.Keys(d.optIns)) { // what they wait for is not the same any more
+	for _, namespace := range slices.Collect(maps.Keys(d.optIns)) { // they waited for watches that have changed
 		d.beginOptIn(namespace)
 	}
 }

@@ -18,7 +18,7 @@ func TestRestore(t *testing.T) {
 	}{
 		"nothing since": {func(a *apiServer) { a.put(service("a/x", 81), service("b/new", 80)); a.remove(service("a/y", 80)) }, func(*apiServer) {}},
 		"others since": {func(a *apiServer) { a.put(service("a/x", 81)); a.remove(service("a/y", 80)) }, func(a *apiServer) {
-			for n := range 20 { // versions are beyond those of before
+			for n := range 20 { // versions are greater than the previous ones
 				a.put(serviceCIDR(fmt.Sprintf("10.%d.0.0/16", n)))
 			}
 		}},
@@ -118,8 +118,8 @@ func TestSameHistoryForgotten(t *testing.T) {
 	}
 }
 
-// TestForgottenAndChanged has etcd forget a version, and the last known change is not the last one any more: it may be another history, which
-// nobody can tell. One list follows, and the watches after it are resumed.
+// TestForgottenAndChanged: etcd forgets a version, and the last known change is no longer the last one. The history may
+// be another one, which cannot be determined. One list follows, and the watches after it are resumed.
 func TestForgottenAndChanged(t *testing.T) {
 	for title, restore := range map[string]bool{"restored": true, "the same history": false} {
 		t.Run(title, func(t *testing.T) {
@@ -189,11 +189,11 @@ func (a *apiServer) keepFromComparing(status int) {
 	a.do(func() { a.status[compared], a.held[compared], a.slam = max(status, 0), status == 0, status < 0 })
 }
 
-// answerAll ends what a test has set up.
+// answerAll ends a failure that a test has set up.
 func (a *apiServer) answerAll() { a.do(func() { clear(a.status); clear(a.held); a.slam = false }) }
 
-// TestRestoreInDoubt takes the API server back to an earlier state while it does not answer what is asked for before watches. The watch may go on,
-// and the answer to the next one counts.
+// TestRestoreInDoubt takes the API server back to an earlier state while it does not answer the checks before watches.
+// The watch may continue, and the answer to the next check counts.
 func TestRestoreInDoubt(t *testing.T) {
 	for title, c := range unanswered {
 		t.Run(title, func(t *testing.T) {

@@ -179,7 +179,7 @@ func TestStoppedWatcher(t *testing.T) {
 	})
 }
 
-// TestPending checks that of several changes the last one counts.
+// TestPending checks that the last of several changes counts.
 func TestPending(t *testing.T) {
 	p := pending{}
 	one, two := &model.Service{}, &model.Service{}
@@ -306,7 +306,7 @@ func TestAnswers(t *testing.T) {
 				w.holds("a/x>10.0.0.1", hereNode)
 				w.noProblems()
 				w.logged("resource can be watched again")
-				// The same in the middle: what is known stays.
+				// The same in the middle: known objects stay.
 				a.do(func() { a.status["endpointslices"] = status })
 				a.remove(slice("a/x", ""))
 				a.put(slice("a/y", "10.0.0.1"))
@@ -351,8 +351,8 @@ func TestOldServer(t *testing.T) {
 	})
 }
 
-// TestNotBackInTime has an API server whose memory lags, and watches that are renewed: an ordinary list must not bring back
-// what has been deleted.
+// TestNotBackInTime has an API server whose memory lags, and watches that are renewed: an ordinary list must not
+// restore deleted objects.
 func TestNotBackInTime(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
 		a.put(service("a/x", 80), service("b/x", 80))
@@ -376,7 +376,7 @@ func TestNotBackInTime(t *testing.T) {
 	})
 }
 
-// TestBatches keeps the sink busy and sees that what happens meanwhile comes at once.
+// TestBatches keeps the sink busy and checks that all events of that time arrive at once.
 func TestBatches(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
 		w := begin(a)

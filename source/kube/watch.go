@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// openWatch is a watch under way. What it brings goes from the connection to the delivery, past the Reflector, which gets what it needs to go on
-// afterwards: at the end, the version that the watch has come to and the error that it ended with.
+// openWatch is a running watch. Its events go from the connection to the delivery, and bypass the Reflector. At the
+// end, the Reflector gets the last version and the error of the watch, and resumes from there.
 type openWatch struct {
 	watcher   *watcher
 	body      io.ReadCloser
@@ -42,7 +42,7 @@ func (s *openWatch) Stop() {
 	})
 }
 
-// run delivers what comes. What it has in hand when it is stopped comes again with the next watch.
+// run delivers the events. If it is stopped, undelivered events come again with the next watch.
 func (s *openWatch) run() {
 	defer close(s.to)
 	defer s.Stop()
@@ -55,7 +55,7 @@ func (s *openWatch) run() {
 	}
 }
 
-// deliver returns the version of the last event, empty if there was none, and what the Reflector has to know of the end.
+// deliver returns the version of the last event, empty if there was none, and the error for the Reflector.
 func (s *openWatch) deliver() (version string, failure *metav1.Status) {
 	for next := s.watcher.eventReader(s.body); ; {
 		kind, i, err := next()
@@ -78,7 +78,8 @@ func (s *openWatch) deliver() (version string, failure *metav1.Status) {
 // changes are the types of events that are about an object, which a bookmark is not.
 var changes = map[watch.EventType]what{watch.Added: put, watch.Modified: put, watch.Deleted: deleted}
 
-// failureOf returns what the Reflector has to know of the error that a watch ended with: nothing if it may go on with another one.
+// failureOf returns the Reflector's error for the error that a watch ended with: nil if the Reflector may continue with
+// another watch.
 func failureOf(err error) *metav1.Status {
 	if status, ok := errors.AsType[*apierrors.StatusError](err); ok { // of the API server
 		return &status.ErrStatus
@@ -93,8 +94,8 @@ func failureOf(err error) *metav1.Status {
 func isBroken(err error) bool { return net.IsProbableEOF(err) || net.IsTimeout(err) }
 
 const (
-	// brokenRetries is how often a watch is requested again because the connection broke, and brokenPause how long to wait before it. They are
-	// those of client-go: the Reflector would make a list, which costs more.
+	// brokenRetries is how often a watch is requested again after a broken connection, and brokenPause is the wait
+	// before each request. The values are client-go's. The Reflector would make a list instead, which costs more.
 	brokenRetries = 10
 	brokenPause   = time.Second
 )

@@ -21,20 +21,20 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// deniedRetry is how long to wait, or up to half as long again, before asking again for a resource that the API server does
-// not have or does not let be seen, if that is bearable: it will not change by itself.
+// deniedRetry is the wait, plus up to half of it, before the next request for an optional resource that the API server
+// does not have or does not permit. Such a refusal does not end by itself.
 const deniedRetry = 5 * time.Minute
 
-// event is what a watcher or an optIn reports.
+// event is a report of a watcher or an optIn.
 type event struct {
 	from  *watcher
 	optIn *optIn // if it is from one
 	what  what
 	// items are those that were put or deleted, or all that there are.
 	items []*item
-	// version is the resource version of the list or the last item, or the one that a watch begins after.
+	// version is the resource version of the list or the last item, or the version that a watch begins after.
 	version string
-	// selection is what was asked for by the list or watch.
+	// selection is the selection of the list or watch.
 	selection *selection
 	// lists are the objects of the optIn's namespace.
 	lists map[model.Kind]*itemList
@@ -49,10 +49,10 @@ const (
 	list
 	// opened reports that a watch has begun.
 	opened
-	// denied reports that the API server does not have the resource or does not let it be seen, and that the watcher will not
-	// ask again for a while.
+	// denied reports that the API server does not have the resource or does not permit it, and that the watcher waits
+	// before it asks again.
 	denied
-	// reverted reports that the API server has another history than that of which versions are known.
+	// reverted reports that the API server has another history than the known versions.
 	reverted
 	// due reports that the time has come to list the objects of a namespace.
 	due
@@ -60,15 +60,16 @@ const (
 	listed
 )
 
-// watcher lists and watches a resource until its context ends. The work is done by client-go's Reflector: it resumes from the
-// last version, or lists again where that is no longer there; and backs off.
+// watcher lists and watches a resource until its context ends. client-go's Reflector does the work. It resumes from the
+// last version, or lists again if that version is gone, and backs off.
 type watcher struct {
 	listReader
 	// optOut is what requests leave out, nil if the resource has no namespaces.
 	optOut *optOut
 	// least is a resource version that lists must not be older than, empty if any will do.
 	least string
-	// listed is what the last list asked for, listBegan when its first page was requested, and listSize what its pages count so far.
+	// listed is the selection of the last list, listBegan the time of its first request, and listSize the size of its
+	// pages so far.
 	listed    *selection
 	listBegan time.Time
 	listSize  uint64
@@ -118,11 +119,11 @@ func (w *watcher) send(e event) {
 	}
 }
 
-// listWatch makes the requests that the Reflector asks for, and watches their outcome.
+// listWatch makes the requests of the Reflector, and observes their outcome.
 //
-// About versions: a first list may be what the API server has in its memory ("0"), as old as that is: thousands of nodes that
-// start at once must not all read from etcd. But it must not be older than what the sink has already, or objects would come
-// back to life.
+// A first list may come from the API server's cache (version "0"), regardless of its age, because thousands of nodes
+// that start at once must not all read from etcd. But it must not be older than the sink's objects, or deleted objects
+// would return.
 func (w *watcher) listWatch() cache.ListerWatcher {
 	return listing{&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -204,7 +205,7 @@ func (w *watcher) open(body io.ReadCloser, began time.Time, version string, sele
 	s := newOpenWatch(w, body, began, selection)
 	w.mu.Lock()
 	w.present, w.resumes = s, true
-	w.last = w.last.without(selection) // what happens there is not heard of
+	w.last = w.last.without(selection) // events there are not reported
 	if w.doubt != nil {
 		w.doubt.later = w.doubt.later.without(selection)
 	}
@@ -232,7 +233,7 @@ func (w *watcher) reopen(namespace string) {
 // listing keeps the Reflector from asking for a list as a stream of events, which takes longer: docs/adr/0007-lists.md.
 type listing struct{ *cache.ListWatch }
 
-// IsWatchListSemanticsUnSupported is what the Reflector asks for that.
+// IsWatchListSemanticsUnSupported tells the Reflector not to use WatchList.
 func (listing) IsWatchListSemanticsUnSupported() bool { return true }
 
 // failed judges the error of a request.
@@ -242,7 +243,7 @@ func (w *watcher) failed(ctx context.Context, err error) {
 	case ctx.Err() != nil:
 		// It was not the API server that ended it.
 	case status == http.StatusGone || apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
-		// The version is not there any more, or not yet. The Reflector asks for another one.
+		// The version is gone, or not there yet. The Reflector asks for another one.
 	case w.resource.without != "" && (status == http.StatusForbidden || status == http.StatusNotFound):
 		if status == http.StatusForbidden {
 			w.health.fail(w.resource, err)
@@ -298,5 +299,5 @@ func (i reflectorStore) Replace(objects []any, version string) error {
 	return nil
 }
 
-// Resync implements cache.ReflectorStore. What the sink got it has.
+// Resync implements cache.ReflectorStore. The sink keeps its objects, so it does nothing.
 func (i reflectorStore) Resync() error { return nil }

@@ -58,8 +58,8 @@ func begin(a *apiServer, change ...func(*Options)) *world {
 	return w
 }
 
-// TestMain takes from client-go what slows down its error messages: it remembers when the last one was by the clock outside
-// the bubbles that tests run in, and waits for that time to come.
+// TestMain disables a delay of client-go's error messages. client-go remembers the time of the last message by the
+// clock outside the bubbles that tests run in, and waits for that time to come.
 func TestMain(m *testing.M) {
 	utilruntime.ErrorHandlers = nil
 	os.Exit(m.Run())
@@ -83,7 +83,8 @@ func settle(d time.Duration) {
 	synctest.Wait()
 }
 
-// holds checks what the sink has: services as "a/x:80" with their ports, slices as "a/x>10.0.0.1", others by their refs.
+// holds checks the objects of the sink: services as "a/x:80" with their ports, slices as "a/x>10.0.0.1", others by
+// their refs.
 func (w *world) holds(want ...string) {
 	w.t.Helper()
 	synctest.Wait()
@@ -96,7 +97,7 @@ func (w *world) holds(want ...string) {
 	}
 }
 
-// updates checks the sink's updates since it was last called: what is set, and what is deleted with a minus. The order
+// updates checks the sink's updates since the last call: the set objects, and the deleted ones with a minus. The order
 // within an update does not count.
 func (w *world) updates(want ...string) {
 	w.t.Helper()
@@ -314,7 +315,7 @@ const hereNode = "node:z[][]"
 
 var _ runtime.Object = object(nil)
 
-// problems checks what the source is troubled by.
+// problems checks the problems of the source.
 func (w *world) problems(want ...string) {
 	w.t.Helper()
 	synctest.Wait()

@@ -32,7 +32,7 @@ import (
 type AttackOptions struct {
 	// Program is the path of the program under attack, and Dataplane its mode.
 	Program, Dataplane string
-	// Only is the name of the one attack that is measured beside the baseline. Default: all.
+	// Only is the name of the one attack that is measured in addition to the baseline. Default: all.
 	Only string
 	// Changes and Connects are how many of a victim's are measured under each attack, unless that takes longer than For. Default: 60, 250, 20 s.
 	Changes, Connects int
@@ -44,13 +44,14 @@ type AttackOptions struct {
 }
 
 const (
-	// attackedServices is how many ordinary Services a node has beside those of the victims and of the attack.
+	// attackedServices is how many ordinary Services a node has in addition to the Services of the victims and of the
+	// attack.
 	attackedServices = 200
 	// leastAttack is how long each attack is measured at least: some need a while to have an effect.
 	leastAttack = 5 * time.Second
 	// mostLatency is how long a victim waits, for a change or for a connection.
 	mostLatency = 10 * time.Second
-	// strictChange is how long changes of others may take in mode nftables, 99 of 100.
+	// strictChange is how long changes of other tenants may take in mode nftables, 99 of 100.
 	strictChange = 10 * time.Millisecond
 )
 
@@ -58,7 +59,7 @@ const (
 type attackRow struct {
 	attack            string
 	changes, connects []time.Duration
-	// late changes did not arrive. Lost connections had no answer, and wrong ones that of another server.
+	// late changes did not arrive. Lost connections had no answer, and wrong connections had another server's answer.
 	late, lost, wrong int
 	// resident is memory of the program in bytes, and all what its cgroup counts, with what the kernel has for it; 0 if that is unknown.
 	resident, all, descriptors uint64
@@ -139,7 +140,7 @@ type attackedNode struct {
 	running           atomic.Pointer[attackedProcess]
 	// closers are called in reverse order.
 	closers []func() error
-	// client is the victims' pod, server the one that serves for them, and attacker that of the attack.
+	// client is the victims' pod, server the pod that serves them, and attacker the attack's pod.
 	client, server, attacker *topology.Host
 	// tasks are goroutines of the attack, which end with it.
 	tasks sync.WaitGroup

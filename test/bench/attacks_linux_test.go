@@ -8,7 +8,8 @@ import (
 	"github.com/switchyard-net/switchyard/kubeconv"
 )
 
-// TestAttacksMissed: targets are for the changes of others in mode nftables, and for their connections in each mode.
+// TestAttacksMissed: targets are for the changes of other tenants in mode nftables, and for their connections in
+// each mode.
 func TestAttacksMissed(t *testing.T) {
 	slow := &attackRow{attack: "slow", changes: []time.Duration{time.Millisecond, time.Second}}
 	lossy := &attackRow{attack: "lossy", changes: []time.Duration{time.Millisecond}, lost: 1, ended: "ended: killed"}

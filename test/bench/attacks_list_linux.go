@@ -23,9 +23,10 @@ import (
 // attack is what somebody does to a node who may do it.
 type attack struct {
 	name string
-	// fields are those of the configuration that it needs.
+	// fields are the fields of the configuration that it needs.
 	fields map[string]string
-	// start begins it. What goes on after that ends with the context, and is one of the tasks of the node. Nil is no attack.
+	// start begins it. Work that continues after that ends with the context, and is one of the tasks of the node. Nil
+	// is no attack.
 	start func(context.Context, *attackedNode) error
 }
 

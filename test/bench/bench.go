@@ -34,7 +34,7 @@ type Options struct {
 	Endpoints int
 }
 
-// NFTablesOptions are those of [NFTables].
+// NFTablesOptions are the options of [NFTables].
 type NFTablesOptions struct {
 	Options
 	// Ranges are the total numbers of source ranges to measure with, of many Services. Default: 1,000 and 100,000. Empty but not

@@ -194,7 +194,7 @@ func TestCluster(t *testing.T) {
 }
 
 func TestRSS(t *testing.T) {
-	debug.FreeOSMemory() // what other tests left is neither taken again below nor given back meanwhile
+	debug.FreeOSMemory() // memory that other tests left is neither taken again below nor given back during the test
 	before, err := RSS()
 	if errors.Is(err, errors.ErrUnsupported) {
 		t.Skip("this platform does not report it")

@@ -95,7 +95,7 @@ func Churn(ctx context.Context, r *Reporter, _ Options) error {
 // tally counts what came of noise.
 type tally struct {
 	events    int // changes of objects in the cluster
-	watched   int // those of kinds that a proxy watches
+	watched   int // the objects of kinds that a proxy watches
 	revisions int // states sent to the node
 }
 

@@ -58,7 +58,8 @@ type churnCluster struct {
 	slices   []*discoveryv1.EndpointSlice // of services, by index
 	pods     int                          // that there have ever been
 
-	// events counts all changes of objects, also of those that no proxy watches; write takes those of kinds that one watches.
+	// events counts all changes of objects, including objects that no proxy watches; write takes the changes of
+	// watched kinds.
 	events int
 	write  func(object any)
 }

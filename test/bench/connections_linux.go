@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What connections are measured of. Each is timed by itself, many times in a row.
+// The kinds of connections that are measured. Each is timed by itself, many times in a row.
 const (
 	doTCPConnect = "tcp-connect" // connect alone, of a new socket each time
 	doReconnect  = "reconnect"   // connect alone, of one socket that is disconnected in between
@@ -95,7 +95,7 @@ func MeasureConnections(stdin io.Reader, stdout io.Writer) error {
 	}
 }
 
-// firstFile is the number of the first file that a process gets beside its standard ones.
+// firstFile is the number of the first file that a process gets in addition to its standard ones.
 const firstFile = 3
 
 func (o *connectionOrder) carryOut(times []time.Duration) (a connectionAnswer, err error) {
@@ -310,7 +310,7 @@ type connectionWorker struct {
 	in    *json.Decoder
 }
 
-// startConnectionWorker starts a process in a cgroup; in that of this process if cgroup is nil.
+// startConnectionWorker starts a process in a cgroup, or in this process's cgroup if cgroup is nil.
 func startConnectionWorker(cmd *exec.Cmd, cgroup *os.File, namespaces []*os.File) (*connectionWorker, error) {
 	cmd.Stderr, cmd.ExtraFiles = os.Stderr, namespaces
 	cmd.Env = append(cmd.Environ(), "GODEBUG=asyncpreemptoff=1") // its signals would interrupt system calls

@@ -23,7 +23,7 @@ type DataplanesOptions struct {
 	// Rounds is how many slices are measured of each kind of connection, and Slice how long each is. Default: 5, 120 ms.
 	Rounds int
 	Slice  time.Duration
-	// Limit is how long all may take. What it leaves no time for is not measured. Default: 3 minutes.
+	// Limit is how long all may take. Measurements that do not fit into it are left out. Default: 3 minutes.
 	Limit time.Duration
 	// Connections makes the command that runs [MeasureConnections], Holder the one that runs [HoldDataplane].
 	Connections, Holder func(ctx context.Context) *exec.Cmd
@@ -90,7 +90,8 @@ type DataplaneRow struct {
 
 // Programming is what a dataplane needs for Services. Times are milliseconds, memory is MiB.
 type Programming struct {
-	// ColdLoad is the time from opening the dataplane until all Services are in the kernel, WarmRestart that of another one which finds them there.
+	// ColdLoad is the time from opening the dataplane until all Services are in the kernel. WarmRestart is the same
+	// time for another dataplane, which finds them there.
 	ColdLoad    float64 `json:"coldLoadMillis"`
 	WarmRestart float64 `json:"warmRestartMillis"`
 	// ChangeP50 and ChangeP99 are of changes of one endpoint of one Service, Changes how many were made.
@@ -158,7 +159,7 @@ func (r *DataplaneReport) WriteTables(w io.Writer) error {
 // both is a median and a 99th percentile.
 func both(p50, p99 float64) string { return readable(p50) + ", " + readable(p99) }
 
-// markdownTable is a table in Markdown with columns that are in line for people, too.
+// markdownTable is a Markdown table whose columns are also aligned for people.
 type markdownTable struct {
 	text strings.Builder
 	w    *tabwriter.Writer
@@ -182,20 +183,16 @@ func (t *markdownTable) String() string {
 	return t.text.String()
 }
 
-const dataplanesText = `# The dataplanes beside each other
+const dataplanesText = `# Comparison of the dataplanes
 
-Written by ` + "`switchyard bench dataplanes --out docs/benchmarks`" + ` (%d CPUs, Linux %s, %s, %s, load average %s before and %s after). Run it on a node
-of yours: it builds what it needs in network namespaces, and touches nothing else. [Choose a dataplane](../choose-a-dataplane.md) says what to do with the figures.
+Written by ` + "`switchyard bench dataplanes --out docs/benchmarks`" + ` (%d CPUs, Linux %s, %s, %s, load average %s before and %s after). Run it on your own node: it works in network namespaces and touches nothing else. [Choose a dataplane](../choose-a-dataplane.md) explains the figures.
 
 %s
 - **Cold load** is from opening the dataplane until all Services, with %d endpoints each, are in the kernel. **One change** replaces an endpoint. A **warm restart** is
   another process that finds everything in the kernel as it should be. **Memory** is the resident memory of a process with all objects of the cluster in it.
-- **direct** is a connection to the pod itself, without any dataplane. The other ones go through the cluster IP of one of so many Services, from a pod on the node, and through its
-  NodePort, from outside.
-- **connections/s** is how many %d clients and a server on the same machine make: a connection, a byte there and back, and a reset. **request** is the time of that for one client,
-  **ping** that of a byte there and back on a connection that stays.
-- What runs beside the measurement only adds to a time. So connections are measured in %d slices of %s ms, those of direct and of all numbers of Services in turn, and each figure is
-  that of the best slice.
+- **direct** is a connection to the pod itself, without any dataplane. The other connections go to one of that many Services. From a pod on the node they go to the cluster IP, and from outside to the NodePort.
+- **connections/s** is how many %d clients and a server on the same machine make: a connection, a byte there and back, and a reset. **request** is the time of this sequence for one client. **ping** is the time of a byte there and back on a connection that stays.
+- Other work on the machine only adds to a time. So connections are measured in %d slices of %s ms, with direct and all numbers of Services in turn. Each figure is from the best slice.
 `
 
 // WriteDataplanes writes a report to a directory, as dataplanes.md.

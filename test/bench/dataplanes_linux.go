@@ -23,8 +23,9 @@ const measuredNodePort = 30080
 // mostClients is how many clients connect at once at most: a bigger machine has other things to do than to be measured.
 const mostClients = 4
 
-// Dataplanes measures dataplanes one after the other, each on nodes of its own: programming, and connections through a cluster IP and a NodePort, beside
-// direct ones. What a dataplane lacks on this machine is in its rows. It fails if no connection can be measured at all.
+// Dataplanes measures dataplanes one after the other, each on nodes of its own: programming, and connections through
+// a cluster IP and a NodePort, next to direct ones. The rows of a dataplane say what it lacks on this machine. It
+// fails if no connection can be measured at all.
 func Dataplanes(ctx context.Context, o DataplanesOptions) (_ *DataplaneReport, err error) {
 	o = o.withDefaults()
 	slices.Sort(o.Services)

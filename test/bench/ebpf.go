@@ -36,35 +36,29 @@ const (
 	variantHooks     = "hooks" // hooks alone: nobody on the node tracks connections
 )
 
-const ebpfText = `# Socket hooks beside nftables
+const ebpfText = `# Comparison of socket hooks and nftables
 
 Written by ` + "`bench ebpf --out docs/benchmarks`" + ` (%d CPUs, %s, %s, load average %s before and %s after). One run; everything in network
 namespaces of one machine.
 
 - **direct** is a connection to the pod itself: alone, and on a node whose rules make the kernel track connections (conntrack). Everything else
   goes through the cluster IP of a Service with %d endpoints, among so many Services.
-- **nftables** and **ebpf** are clients on the same node, with the same rules: those of ebpf are in a cgroup with hooks, the others are not.
-  **hooks** have no rules beside them, so that nobody makes the kernel track connections.
+- **nftables** and **ebpf** are clients on the same node, with the same rules. The clients of ebpf are in a cgroup with hooks, the others are not.
+  **hooks** run without rules, so that the kernel does not track connections.
 - Clients are processes of their own. Variants take turns at random in slices of %s ms, all nodes being up at the same time. A time is the tenth
-  percentile of a slice, the least of %s slices: other work on the machine only adds to it, so read differences. A rate is that of
-  one thread that makes sockets, connects and resets them, by the fastest 100 in a row.
+  percentile of a slice, the least of %s slices. Other work on the machine only adds to it, so read differences. A rate is for one thread that makes sockets, connects and resets them, over its fastest 100 in a row.
 - **request** is a socket, connect, one byte there and back, and reset; **ping** one byte there and back on a connection that stays.
-- What hooks need for programming is what the pair needs less what nftables needs, of each change.
+- The programming time of hooks is the time of both together less the time of nftables, for each change.
 
 ## Connections
 
 %s
 ## Programming and targets
 
-**own** is what the hooks need, **nftables** what nftables needs for the same: median and 99th percentile of up to 5,000 changes in a row. A cold
-load of hooks has programs and maps made, too. Reading back is a comparison of the kernel with what should be in it; for nftables it is a
-restart, since as long as a process owns the tables, it need not look.
+**own** is the time of the hooks and **nftables** the time of nftables for the same change. Given are median and 99th percentile of up to 5,000 changes in a row. A cold load of hooks also makes programs and maps. Reading back compares the kernel with its desired contents. For nftables it is a restart, because a process that owns the tables need not read them.
 
-- **hooks-over-direct** and **over-nftables** are differences of the table above, and what is not in it: **reconnect** is connect of a socket that
-  had connected before, so that no note is made for it: most of what getpeername costs is left out. **unconcerned** is what those pay who
-  connect to a pod itself.
-- The targets of programming are those of bare maps. What is measured has all that keeps the hooks a part of what nftables does: the settings of the
-  node, the plan of a Service, and what the maps have of it.
+- **hooks-over-direct** and **over-nftables** are differences of figures in the table above and of two more. **reconnect** is connect of a socket that had connected before. The hook stores no note for it, which leaves out most of the cost of getpeername. **unconcerned** is the cost for clients that connect to a pod itself.
+- The targets of programming are for bare maps. The measurement includes the work that keeps hooks consistent with nftables. This work covers the settings of the node, the plan of a Service, and its contents in the maps.
 - **flips**: a route changes to other endpoints, while a reader waits for 20 µs between the route and its slot, one time out of 16.
 
 ` + "```\n%s```\n"

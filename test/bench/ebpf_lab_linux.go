@@ -94,7 +94,8 @@ func (l *ebpfLab) openBase(ctx context.Context) error {
 	})
 }
 
-// restart starts the nftables dataplane anew, and returns how long it needs for a state that has not changed. The hooks cannot be used after it.
+// restart restarts the nftables dataplane, and returns how long it needs for a state that has not changed. The hooks
+// cannot be used after it.
 func (l *ebpfLab) restart(ctx context.Context) (time.Duration, error) {
 	if err := l.base.close(); err != nil {
 		return 0, err
@@ -137,7 +138,8 @@ func (nothing) Apply(context.Context, *state.Update) (backend.Result, error) {
 func (nothing) Verify(context.Context) (backend.Result, error) { return backend.Result{}, nil }
 func (nothing) Disturbed() <-chan struct{}                     { return nil }
 
-// hooks are those of one cgroup: only processes in it connect through them, so that other variants on the same machine do without.
+// hooks are the hooks of one cgroup: only processes in it connect through them, so that other variants on the same
+// machine do without.
 type hooks struct {
 	*ebpf.Backend
 	cgroup *os.File

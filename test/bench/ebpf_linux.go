@@ -17,8 +17,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// EBPF measures socket hooks above nftables, beside nftables alone, connections without a Service and hooks alone, in one run: connections
-// of a pod and of its node through a cluster IP, and what programming costs. It fails if hooks cannot be attached.
+// EBPF measures socket hooks above nftables, nftables alone, connections without a Service, and hooks alone, in one
+// run. It measures connections of a pod and of its node through a cluster IP, and the cost of programming. It fails
+// if hooks cannot be attached.
 func EBPF(ctx context.Context, r *Reporter, o EBPFOptions) (err error) {
 	o.Options = o.withDefaults(10, 10_000, 100_000)
 	slices.Sort(o.Services)
@@ -112,7 +113,7 @@ type variant struct {
 	worker   *connectionWorker
 }
 
-// setUp makes all labs and variants. What it loads is what is reported of cold loads.
+// setUp makes all labs and variants. Its loads are the cold loads of the report.
 func (b *ebpfBench) setUp(ctx context.Context) error {
 	for _, services := range append([]int{0}, b.options.Services...) {
 		done := b.reporter.Step("ebpf: setting up a node with %d services", services)
@@ -163,7 +164,7 @@ func (b *ebpfBench) addVariant(ctx context.Context, l *ebpfLab, name string, ser
 type connectionTest struct {
 	name, do string
 	from     int
-	// alone limits it to direct connections and those of hooks alone; straight makes both go to the pod itself.
+	// alone limits it to direct connections and connections of hooks alone; straight makes both go to the pod itself.
 	alone, straight bool
 }
 
@@ -278,7 +279,7 @@ func (b *ebpfBench) compare(turns []*turn) {
 	}
 }
 
-// The targets of programming: what hooks need beside nftables.
+// The targets of programming: the cost of hooks in addition to nftables.
 const (
 	mostEndpointChange = 0.5 // microseconds
 	mostFrontendAdded  = 2.5

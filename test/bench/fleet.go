@@ -22,7 +22,7 @@ type fleetOrder struct {
 	Follow []string `json:",omitempty"`
 	// Await is answered at once, and again when all nodes but the slow ones have a state with the change.
 	Await *awaited `json:",omitempty"`
-	// Slow makes so many nodes slow, from the first on, and all others fast. Those that it makes different connect anew.
+	// Slow makes so many nodes slow, from the first on, and all others fast. Nodes whose speed changes reconnect.
 	Slow *int `json:",omitempty"`
 	// Digests asks for the digest of the state of each node.
 	Digests bool `json:",omitempty"`
@@ -45,7 +45,8 @@ type awaited struct {
 type fleetAnswer struct {
 	// Error is why there is no answer.
 	Error string `json:",omitempty"`
-	// Awaited marks the second answer to Await, which comes after those to orders that were given meanwhile, or before.
+	// Awaited marks the second answer to Await, which may come before or after the answers to orders given in
+	// between.
 	Awaited bool `json:",omitempty"`
 	// Arrived is when each node that is not slow got what was awaited, as UnixNano.
 	Arrived []int64 `json:",omitempty"`

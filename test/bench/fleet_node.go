@@ -23,8 +23,8 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 )
 
-// node is one node of a fleet. Of its state it keeps a checksum of each service's record: enough to compare it with what it should
-// be, and little enough for thousands of nodes in one process.
+// node is one node of a fleet. Of its state it keeps a checksum of each service's record. That is enough to compare
+// the record with its expected value, and little enough for thousands of nodes in one process.
 type node struct {
 	fleet *fleetNodes
 	index int
@@ -89,9 +89,9 @@ func (n *node) arrive(at time.Time) {
 	}
 }
 
-// take takes a part of an update, parses no more of it than it has to, and fills in what the client library wants to see.
-// What a lost connection has left of an update does no harm: one that replaces the state begins anew, and another one that leads
-// on from the same state has all of it again.
+// take takes a part of an update, parses no more of it than it has to, and fills in what the client library wants to
+// see. A lost connection may leave a part of an update, which does no harm. An update that replaces the state
+// restarts from nothing, and another one from the same state has all of it again.
 func (n *node) take(b []byte, m *localnetv1.WatchResponse) error {
 	proto.Reset(m)
 	n.mu.Lock()
@@ -254,7 +254,8 @@ func (c nodeCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return c.node.take(buf.ReadOnlyData(), m)
 }
 
-// What a slow node reads of a connection: enough for the handshakes at once, and then nothing, or a little now and then.
+// The bytes that a slow node reads of a connection: enough for the handshakes at once, and then nothing, or a little
+// now and then.
 const (
 	slowAfter  = 8 << 10
 	slowBuffer = 32 << 10

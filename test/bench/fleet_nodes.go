@@ -25,15 +25,15 @@ import (
 const (
 	// fleetName is the name of relays, in their certificates.
 	fleetName = "relay"
-	// fleetScheme is that of the target that nodes follow: a name with the addresses of the order Follow.
+	// fleetScheme is the scheme of the target that nodes follow: a name with the addresses of the order Follow.
 	fleetScheme = "fleet"
 	// awaitTimeout is how long nodes may take to get what is awaited.
 	awaitTimeout = 3 * time.Minute
 )
 
-// FleetNodes is the process of a fleet: many nodes that follow relays with the client library, each over a connection with a
-// certificate of its own, and come back as the library does when it is lost. It takes orders from stdin until that ends, and
-// answers on stdout.
+// FleetNodes is the process of a fleet: many nodes that follow relays with the client library, each over a connection
+// with its own certificate. After a lost connection they reconnect as the library does. It takes orders from stdin
+// until that ends, and answers on stdout.
 func FleetNodes(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &fleetNodes{ctx: ctx, out: json.NewEncoder(stdout), addresses: manual.NewBuilderWithScheme(fleetScheme)}
@@ -87,7 +87,7 @@ func (f *fleetNodes) obey(o fleetOrder) error {
 		err = f.follow(o.Follow)
 	case o.Await != nil:
 		all := f.begin(o.Await)
-		f.running.Go(func() { _ = f.answer(f.arrived(all)) }) // which fails if nobody wants to know any more
+		f.running.Go(func() { _ = f.answer(f.arrived(all)) }) // which fails if nobody waits for the answer
 	case o.Slow != nil:
 		for i, n := range f.nodes {
 			n.setSlow(i < *o.Slow)

@@ -27,10 +27,11 @@ type InternetOptions struct {
 	Costs string
 }
 
-// Internet predicts with a discrete-event model what trees of relays would do in a cluster that is too large to be run here: 100,000 services
-// with 5 endpoints, 50,000 nodes. What a relay, a change and a node cost is measured, in the same run, in a tree of three relays that have
-// all objects of that cluster, and 150 of its nodes. Processors are as fast as they were then; links have no limit and no delay but
-// what processes on one machine have between them.
+// Internet predicts with a discrete-event model how trees of relays perform in a cluster that is too large to be run
+// here: 100,000 services with 5 endpoints, 50,000 nodes. It measures the cost of a relay, a change and a node in the
+// same run, in a tree of three relays that have all objects of that cluster, and 150 of its nodes. The model's
+// processors have the speed measured there. Its links have no limit, and only the delay between processes on one
+// machine.
 func Internet(ctx context.Context, r *Reporter, o InternetOptions) error {
 	o.Options = o.withDefaults(100_000)
 	if o.Nodes == 0 {

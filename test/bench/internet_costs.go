@@ -84,8 +84,9 @@ func readCosts(file string, services, endpoints int) (c internetCosts, err error
 	return c, nil
 }
 
-// measureCosts measures what a relay's parts cost in a cluster of nodes, few of which are there. A tree of one relay with two below it, one of
-// which has the nodes, grows step by step; what each step adds is the cost of what was added.
+// measureCosts measures what a relay's parts cost in a cluster of nodes, few of which are there. A tree of one relay
+// with two below it, one of which has the nodes, grows step by step. The increase in each step is the cost of the
+// added part.
 func measureCosts(ctx context.Context, r *Reporter, services, nodes int, o RelayOptions) (c internetCosts, err error) {
 	o.Nodes = costNodes
 	b, err := newRelayBench(ctx, r, services, nodes, o)

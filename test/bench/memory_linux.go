@@ -12,8 +12,8 @@ import (
 	"github.com/switchyard-net/switchyard/test/netns"
 )
 
-// Memory measures the resident memory of this process with everything in it that a node needs: model, brain, store, reconciler
-// and the nftables dataplane, in a network namespace of its own, with the whole cluster programmed. Only the first size is
+// Memory measures the resident memory of this process with all parts of a node: model, brain, store, reconciler and
+// the nftables dataplane. The whole cluster is programmed in a network namespace of its own. Only the first size is
 // measured: memory that a process once had shows in what it has later.
 func Memory(ctx context.Context, r *Reporter, o Options) (err error) {
 	o = o.withDefaults(10_000)

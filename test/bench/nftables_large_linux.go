@@ -24,7 +24,7 @@ type largeCase struct {
 	services, ports, addresses, endpoints int
 	// slices is how many EndpointSlices of a Service change each time.
 	slices int
-	// every is the time between two changes, and affinity the time-out of their clients.
+	// every is the time between two changes, and affinity the affinity timeout of their clients.
 	every, affinity time.Duration
 }
 
@@ -53,8 +53,8 @@ const (
 	sliceEndpoints = 100
 )
 
-// besideLarge measures how long a Service of one endpoint waits for its change while others are large and change all the time, and how
-// long another program waits for a commit of its own: from the source until the kernel has it.
+// besideLarge measures two delays while large Services change all the time: until the change of a Service with one
+// endpoint is in the kernel, from the source on, and until another program's own commit is done.
 func besideLarge(ctx context.Context, report func(name string, services int, value float64, unit string)) error {
 	for _, c := range largeCases {
 		err := inNewNamespace(func(ns *netns.NS) error { return c.measure(ctx, ns, report) })

@@ -64,9 +64,9 @@ func reportNFTables(r *Reporter, name string, services, endpoints int, value flo
 	r.Report(result)
 }
 
-// NFTables measures the nftables dataplane in a network namespace of its own: a cold load, a warm restart, the addition of one
-// service, and the change of one endpoint, each until the kernel has committed it. Then it measures what single tenants can fill:
-// source ranges and remembered clients.
+// NFTables measures the nftables dataplane in a network namespace of its own. It measures a cold load, a warm
+// restart, the addition of one service, and the change of one endpoint, each until the kernel has committed it. Then
+// it measures what single tenants can fill: source ranges and remembered clients.
 func NFTables(ctx context.Context, r *Reporter, o NFTablesOptions) error {
 	o.Options = o.withDefaults(1_000, 10_000, 100_000)
 	if o.Ranges == nil {
@@ -177,8 +177,8 @@ func openNFTables(ctx context.Context, ns *netns.NS) (b *nftables.Backend, err e
 	return b, err
 }
 
-// records returns the full state of a synthetic cluster with other objects beside it, or instead of some, and the records of services that it
-// does not have yet.
+// records returns the full state of a synthetic cluster with other objects added to it, or in place of some, and the
+// records of services that it does not have yet.
 func records(ctx context.Context, c brain.Config, services, endpoints int, others ...model.Object) (first *state.Update, added []*state.Service, err error) {
 	s := store.New(store.Options{Brain: c})
 	defer s.Close()

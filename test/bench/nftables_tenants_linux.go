@@ -15,7 +15,7 @@ import (
 	"github.com/switchyard-net/switchyard/test/netns"
 )
 
-// What tenants make of source ranges and affinity.
+// The source ranges and affinity that tenants ask for.
 const (
 	rangesPerService = 100
 	longList         = 1_000

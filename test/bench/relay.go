@@ -200,8 +200,8 @@ func (b *relayBench) change(n int) (c changed, err error) {
 	return c, nil
 }
 
-// slow makes a tenth of the nodes slow: they connect anew, ask for their state, and read none of it or little by little. Then they
-// are fast again, and catch up.
+// slow makes a tenth of the nodes slow: they reconnect, ask for their state, and read none of it or little by little.
+// Then they are fast again, and catch up.
 func (b *relayBench) slow(ctx context.Context) error {
 	slow := b.RelayOptions.Nodes / relaySlow
 	defer b.r.Step("relay: %d slow nodes", slow)()
@@ -241,7 +241,8 @@ func (b *relayBench) makeSlow(ctx context.Context, n int) error {
 	return err
 }
 
-// restart kills all relays, starts one again, and has all nodes follow it. What changes meanwhile is what all nodes must come to have.
+// restart kills all relays, starts one again, and has all nodes follow it. All nodes must get the changes of that
+// time.
 func (b *relayBench) restart(ctx context.Context) (p *relayProcess, err error) {
 	defer b.r.Step("relay: restart with %d nodes", b.RelayOptions.Nodes)()
 	before, err := b.fleet.stats()

@@ -99,7 +99,7 @@ func (c *relayCluster) digests(ctx context.Context, n int) ([]uint32, error) {
 	return digests, nil
 }
 
-// check wants the first n nodes, which are those of a fleet, to have the state that they must have.
+// check wants the first n nodes, which belong to a fleet, to have the state that they must have.
 func (c *relayCluster) check(ctx context.Context, f *fleet, n int) error {
 	want, err := c.digests(ctx, n)
 	if err != nil {

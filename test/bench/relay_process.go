@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// A relay that is measured is a process of its own, with [AnswerRelay] beside it.
+// A relay that is measured is a process of its own, which runs [AnswerRelay].
 
 // relayOrder asks a relay's process for its relayStats.
 type relayOrder struct {
@@ -142,8 +142,8 @@ func kill(cmd *exec.Cmd) {
 // addressOf is where a relay serves at a port.
 func addressOf(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
 
-// freePorts finds n pairs of ports that nobody listens on, beyond the ones that connections of clients get: a relay that comes
-// back must find its port free.
+// freePorts finds n pairs of ports that nobody listens on, outside the range of client connections. A relay that
+// restarts must find its port free.
 func freePorts(n int) (ports []int, err error) {
 	for port := 20_000; len(ports) < n; port += 2 {
 		if port > 30_000 {

@@ -26,8 +26,9 @@ type Growth struct {
 	// Sizes are those that were measured, and Seconds is how long one operation took at each.
 	Sizes   []int     `json:"sizes"`
 	Seconds []float64 `json:"seconds"`
-	// Slope is that of the straight line that fits best on a log-log scale: 0 for a time that stays, 1 for one that grows as the
-	// size, 2 for its square. Last is the slope between the two largest sizes, where fixed costs no longer hide a square.
+	// Slope is the slope of the straight line that fits best on a log-log scale: 0 for a time that stays, 1 for a
+	// time that grows as the size, 2 for its square. Last is the slope between the two largest sizes, where fixed
+	// costs no longer hide a square.
 	Slope float64 `json:"slope"`
 	Last  float64 `json:"last"`
 	// Steep is set if one of them is above what the operation may have. Explained is the reason, if it is known and accounts for both.
@@ -35,7 +36,8 @@ type Growth struct {
 	Explained string `json:"explained,omitempty"`
 }
 
-// What slopes may be: above it is more than caches and the garbage collector cost when memory grows tenfold.
+// The limits of slopes: anything above exceeds the cost of caches and the garbage collector when memory grows
+// tenfold.
 const (
 	maxSlope     = 1.1
 	maxFlatSlope = 0.25
@@ -104,9 +106,10 @@ type scaledOp struct {
 	reset func() error
 }
 
-// Scaling measures every operation of the parts of Switchyard with ten times more and more of everything that objects or packets
-// can make more of, in at most 8 minutes on two cores. Each result is written to lines at once, as one line of JSON; a table for people
-// follows on table. What needs a kernel is measured in namespaces of its own, on Linux only.
+// Scaling measures every operation of the parts of Switchyard, each with ten times more and more of everything that
+// objects or packets can multiply. It takes at most 8 minutes on two cores. Each result is written to lines at once,
+// as one line of JSON; a table for people follows on table. Operations that need a kernel are measured in namespaces
+// of their own, on Linux only.
 func Scaling(ctx context.Context, lines, table io.Writer, o ScalingOptions) ([]Growth, error) {
 	// Memory that was given back to the system costs as much to get again as the work. With a large goal, little is given back.
 	defer debug.SetGCPercent(debug.SetGCPercent(800))
@@ -132,7 +135,7 @@ func Scaling(ctx context.Context, lines, table io.Writer, o ScalingOptions) ([]G
 	return all, writeGrowths(table, all)
 }
 
-// selected returns those of the scalings that are to be measured.
+// selected returns the scalings that are to be measured.
 func (o ScalingOptions) selected(all []scaling) ([]scaling, error) {
 	if o.Only == "" {
 		return all, nil
@@ -151,8 +154,9 @@ func (o ScalingOptions) selected(all []scaling) ([]scaling, error) {
 	return selected, nil
 }
 
-// measure measures all operations at all sizes. What is too steep is measured again, at most twice, as other processes may have
-// been in the way; the shortest times count. What takes longer than scaledAgain is not measured again.
+// measure measures all operations at all sizes. Operations that are too steep are measured again, at most twice, as
+// other processes may have been in the way; the shortest times count. Operations that take longer than scaledAgain
+// are not measured again.
 func (s *scaling) measure(ctx context.Context, quick bool) ([]Growth, error) {
 	began := time.Now()
 	grown, err := s.grow(ctx, quick, nil)

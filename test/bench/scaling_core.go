@@ -21,7 +21,7 @@ type dimension struct {
 	own bool
 }
 
-// What a cluster may have many of, and what one service may.
+// The things that a cluster, or one service, may have many of.
 var (
 	manyServices = dimension{"services", []int{1000, 10_000, 100_000}, []int{10, 100}, func(n int) scaledCluster {
 		return scaledCluster{services: n, endpoints: 5}
@@ -73,16 +73,16 @@ func (s scaling) because(why explanation, ops ...string) scaling {
 // comparisons grows by 1.1 to 1.6 times more from size to size.
 var sorted = explanation{"it sorts them: n log n", 1.25}
 
-// cached is why what touches every one of so many objects may take more for each: hash tables that caches hold no longer. Spread over ten or a
-// hundred tables, 200,000 objects take 0.7 of the time of one store, 0.6 of that of one of clusters, and 0.4 of that of a relay's feed, which
-// does nearly nothing else.
+// cached explains why an operation that touches every object may take more time for each of many: the hash tables no
+// longer fit into the caches. Spread over ten or a hundred tables, 200,000 objects take 0.7 of the time of one store,
+// 0.6 of the time of one store of clusters, and 0.4 of the time of a relay's feed, which does nearly nothing else.
 var cached = explanation{"tables of so many names do not fit into the processor's caches; spread over small tables, as many take 0.4 to 0.7 of the time", 1.6}
 
 // connected is why followers and clients may cost more when they are many. Each takes as many allocations for a change, be they 10 or 3,000, and
 // as much time in the kernel, with a garbage collector or without; its time in the program triples from 10 to 1,000, and stays up to 3,000.
 var connected = explanation{"what the program and the kernel hold for so many connections does not fit into the processor's caches", 1.45}
 
-// coreScalings are those of brain and store.
+// coreScalings are the scalings of brain and store.
 func coreScalings() (all []scaling) {
 	for _, d := range []dimension{manyEndpoints, manySlices, manyPorts, manyRanges, manyNodeAddrs} {
 		all = append(all, d.scaling("brain", scaledBrain).because(sorted, "compute"))

@@ -17,7 +17,8 @@ import (
 	"github.com/switchyard-net/switchyard/test/netns"
 )
 
-// What packets may make many of. A node has room for 262,144 flows by default, and for 1,048,576 clients with affinity.
+// The things that packets may make many of. A node has room for 262,144 flows by default, and for 1,048,576 clients
+// with affinity.
 var (
 	manyClientsRemembered = dimension{"sticky clients", []int{1000, 10_000, 100_000, 1_000_000}, []int{10, 100}, func(n int) scaledCluster {
 		return scaledCluster{services: 2, endpoints: 5, sticky: n}
@@ -37,7 +38,7 @@ var (
 	}, true}
 )
 
-// kernelScalings are those of the nftables dataplane and of connection tracking.
+// kernelScalings are the scalings of the nftables dataplane and of connection tracking.
 func kernelScalings() (all []scaling) {
 	listed := explanation{"the kernel lists a set in quadratic time; large ones are looked up instead since Linux 6.18 (ADR 10)", 2.1}
 	for _, d := range []dimension{
@@ -45,7 +46,7 @@ func kernelScalings() (all []scaling) {
 	} {
 		all = append(all, d.scaling("nftables", scaledNFTables).because(listed, "restart", "comparison after a foreign commit").because(cached, "load"))
 	}
-	// What we do is the same for any number of them, and most of the time the slope is below 1.
+	// Our work is the same for any number of them, and most of the time the slope is below 1.
 	walked := explanation{"the kernel deletes them for one request, and so many entries do not fit into the processor's caches", 1.25}
 	for _, d := range []dimension{manyFlows, manyFlows6} {
 		all = append(all, d.scaling("conntrack", func(ctx context.Context, c scaledCluster) (*scaled, error) {
@@ -78,7 +79,7 @@ func newDataplane(ctx context.Context) (*dataplane, error) {
 	return d, nil
 }
 
-// restart starts the dataplane anew, after fn.
+// restart restarts the dataplane, after fn.
 func (d *dataplane) restart(ctx context.Context, fn func() error) error {
 	err := d.backend.Close()
 	if err == nil {
@@ -127,7 +128,7 @@ func scaledNFTables(ctx context.Context, c scaledCluster) (_ *scaled, err error)
 	case c.sticky > 0:
 		err := full()
 		if err == nil {
-			err = d.restart(ctx, func() error { return rememberClients(d.ns, c.sticky) }) // meanwhile nobody owns the tables
+			err = d.restart(ctx, func() error { return rememberClients(d.ns, c.sticky) }) // nobody owns the tables until then
 		}
 		if err == nil {
 			err = full()
@@ -135,7 +136,7 @@ func scaledNFTables(ctx context.Context, c scaledCluster) (_ *scaled, err error)
 		if err != nil {
 			return nil, errors.Join(err, d.close())
 		}
-		ops = nil // the load is that of two services
+		ops = nil // the load is the load of two services
 	case c.flows > 0:
 		if err := d.ns.Do(func() error { return fillFlows(u.Changed[len(u.Changed)-1], c.flows) }); err != nil {
 			return nil, errors.Join(err, d.close())

@@ -18,11 +18,9 @@ const growthsText = `# How time grows
 Written by ` + "`bench scaling --out docs/benchmarks`" + ` (%d CPUs, %s, %s). Each operation is measured with ten times more and more of
 everything that objects or packets can make more of. Its time is the shortest of several rounds, each of at least a millisecond.
 
-- **slope** is that of the straight line that fits best on a log-log scale: 0 for a time that stays, 1 for one that grows as the size, 2
-  for its square. **last** is the slope between the two largest sizes, where fixed costs no longer hide a square.
+- **slope** is the slope of the best straight line on a log-log scale. It is 0 for a constant time, 1 for a time that grows as the size, 2 for its square. **last** is the slope between the two largest sizes, where fixed costs no longer hide a square.
 - An operation on one object, while others become more, must stay: at most %.2f, which is what caches cost. All others may grow as much as
-  what they work on: at most %.2f. A change of an endpoint or range may cost as much as its own Service is large, because a record is
-  computed, compared and sent as a whole.
+  what they work on: at most %.2f. The cost of a change of an endpoint or range may grow with its own Service. A record is computed, compared and sent as a whole.
 - STEEP marks slopes above that, with the reason.
 
 ![time over size, log-log; flat operations are dashed](scaling.svg)

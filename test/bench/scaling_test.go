@@ -47,7 +47,8 @@ func TestSlopes(t *testing.T) {
 	}
 }
 
-// TestTimeOfAnOperation: many runs are one round, what is paid now and then counts, and others' delays and the reset do not.
+// TestTimeOfAnOperation: many runs are one round. Costs that are paid now and then count, but delays by other
+// processes and the reset do not.
 func TestTimeOfAnOperation(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -99,7 +100,7 @@ func TestTimeOfAnOperation(t *testing.T) {
 	}
 }
 
-// TestSteepIsMeasuredAgain: another process may delay one size once. What is explained need not be measured again.
+// TestSteepIsMeasuredAgain: another process may delay one size once. An explained slope need not be measured again.
 func TestSteepIsMeasuredAgain(t *testing.T) {
 	for _, c := range []struct {
 		name      string

@@ -33,7 +33,8 @@ var (
 	}, true}
 )
 
-// wireScalings are those of the messages, the server of the node-local API, and the relay.
+// wireScalings are the scalings of the messages, the server of the node-local API, and the
+// relay.
 func wireScalings() (all []scaling) {
 	for _, d := range []dimension{manyEndpoints, manySlices, manyPorts, manyRanges, manyNodeAddrs} {
 		all = append(all, d.scaling("wire", scaledMessages))

@@ -17,8 +17,8 @@ import (
 // storeChanges is how many single changes are measured.
 const storeChanges = 20_000
 
-// Store measures how long a store takes to publish a whole cluster, and how long one changed endpoint takes on its way
-// through model, brain and store: from the source's Update until the consumer, who was waiting, has the delta.
+// Store measures how long a store takes to publish a whole cluster. It also measures how long one changed endpoint
+// takes through model, brain and store: from the source's Update until the waiting consumer has the delta.
 func Store(ctx context.Context, r *Reporter, o Options) error {
 	o = o.withDefaults(45_000)
 	for _, services := range o.Services {

@@ -2,9 +2,10 @@ package bench
 
 import "container/heap"
 
-// A discrete-event model of a tree of relays. Each relay has processors and a queue of work for them, first come, first served: what
-// a change costs by itself, and then what each follower of it costs. A follower that waits to be served gets all changes up to
-// then together, as with the real feed. What is sent arrives a hop later. Bytes are counted elsewhere; links have no limit.
+// A discrete-event model of a tree of relays. Each relay has processors and a queue of work for them, first come,
+// first served: first the cost of the change itself, and then the cost of each follower. A follower that waits to be
+// served gets all changes up to then together, as with the real feed. Messages arrive a hop later. Bytes are counted
+// elsewhere; links have no limit.
 
 // treeCosts are the costs of the parts of a tree in seconds, of one processor but for Hop.
 type treeCosts struct {
@@ -66,7 +67,7 @@ type simFollower struct {
 // event is something that happens at a time.
 type event struct {
 	at     float64
-	order  int // among those of the same time
+	order  int // among events of the same time
 	happen func()
 }
 

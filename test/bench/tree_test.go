@@ -60,7 +60,7 @@ func TestTreeFromNothing(t *testing.T) {
 	}
 }
 
-// TestTreePart: the time until a part of the nodes have a change is that of the last of them.
+// TestTreePart: the time until a part of the nodes have a change is the time of the last node among them.
 func TestTreePart(t *testing.T) {
 	c := oddCosts
 	s := newTreeSim(tree{[]int{1}, 2000, 1}, c, 0.999)

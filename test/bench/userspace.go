@@ -48,20 +48,17 @@ var userspaceRows = []struct{ name, title string }{
 	{"datagrams", "UDP packets there and back in a second"},
 }
 
-const userspaceText = `# The relay beside HAProxy
+const userspaceText = `# Comparison of the relay and HAProxy
 
-Written by ` + "`bench userspace --out docs/benchmarks`" + ` (%d CPUs, %s, %s, load average %s before and %s after; %s). One run; everything in network namespaces of
-one machine, with the clients and the server beside what is measured.
+Written by ` + "`bench userspace --out docs/benchmarks`" + ` (%d CPUs, %s, %s, load average %s before and %s after). %s. One run, in network namespaces of one machine, which also ran the clients and the server.
 
 %s
-- **direct** goes to the pod itself, **nftables** to a cluster IP that the kernel translates, **userspace** to one that the relay of [mode userspace](../userspace.md) serves, and
-  **haproxy** to HAProxy in TCP mode, with a thread for each CPU and splicing, on the node of nftables, so that the kernel tracks its connections as it tracks the relay's.
-- **connections** is how many %d clients make: a connection, a byte there and back, and a reset. **request** is the time of that for one client, **ping** that of a byte there and
-  back on a connection that stays.
-- **Processor time** is that of the process, in user mode and in the kernel: what else runs on the machine adds little to it.
-- **memory** is the resident memory of the process; %d connections are open. That of the kernel's sockets is not in it.
+- **direct** goes to the pod itself, **nftables** to a cluster IP that the kernel translates, and **userspace** to one of the relay of [mode userspace](../userspace.md). **haproxy** goes to HAProxy in TCP mode, with a thread for each CPU and splicing. It runs on the node of nftables: the kernel tracks its connections and the relay's alike.
+- **connections** is how many %d clients make: a connection, a byte there and back, and a reset. **request** is the time of this sequence for one client. **ping** is the time of a byte there and back on a connection that stays.
+- **Processor time** is the time of the process in user mode and in the kernel. Other work on the machine adds little to it.
+- **memory** is the resident memory of the process; %d connections are open. The memory of the kernel's sockets is not included.
 - UDP packets are of one flow with 32 on their way at a time.
-- Each figure is that of the best of %d slices of %s ms, which take turns: what else runs on the machine only makes it worse.
+- Each figure is from the best of %d slices of %s ms, which take turns, because other work on the machine only makes it worse.
 `
 
 // WriteUserspace writes the results of [Userspace] to a directory, as userspace.md.

@@ -15,10 +15,11 @@ import (
 	"time"
 )
 
-// userspaceServices is how many Services there are beside the one that is measured.
+// userspaceServices is how many Services there are in addition to the measured one.
 const userspaceServices = 10
 
-// Userspace measures the relay of mode userspace beside HAProxy, the kernel and direct connections, in one run. Without HAProxy, its column stays empty.
+// Userspace measures the relay of mode userspace, HAProxy, the kernel and direct connections, in one run. Without
+// HAProxy, its column stays empty.
 func Userspace(ctx context.Context, r *Reporter, o UserspaceOptions) (_ *UserspaceReport, err error) {
 	setDefault(&o.Rounds, 8)
 	setDefault(&o.Slice, 250*time.Millisecond)
@@ -77,7 +78,7 @@ func unitOfUserspace(row string) string {
 	case "memory":
 		return "MiB"
 	case "request", "ping":
-		return "us" // processor time, too
+		return "us" // also processor time
 	}
 	return "1/s"
 }
@@ -96,7 +97,7 @@ type way struct {
 	name string
 	node *benchNode
 	to   netip.AddrPort
-	// process is what relays, 0 if nothing does. udp reports whether datagrams go this way, too.
+	// process is the relaying process, 0 if there is none. udp reports whether datagrams also go this way.
 	process int
 	udp     bool
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
-// TestUserspace: every figure of the relay is there beside the kernel's, and HAProxy's where it is installed.
+// TestUserspace: every figure of the relay is there, with the kernel's figure, and HAProxy's where it is
+// installed.
 func TestUserspace(t *testing.T) {
 	netnstest.Need(t)
 	var lines, table bytes.Buffer

@@ -56,7 +56,7 @@ func shown(t *testing.T, r *metrics.Registry, into map[string][]string) {
 	}
 }
 
-// registry is that of a process, after a bit of work.
+// registry is the registry of a process, after a bit of work.
 func registry(mode string, relay bool) *metrics.Registry {
 	count := func() int { return 0 }
 	o := metrics.Options{

@@ -1,5 +1,6 @@
-// Command boards writes the dashboards for Grafana that lie beside the alerts in deploy/kustomize/monitoring. Its tests parse each query of
-// boards and alerts as Prometheus does, and compare the metrics and labels in it with what a process shows.
+// Command boards writes the Grafana dashboards that are next to the alerts in deploy/kustomize/monitoring. Its tests
+// parse each query of boards and alerts as Prometheus does, and compare their metrics and labels with the metrics of
+// a process.
 package main
 
 import (

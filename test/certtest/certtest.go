@@ -53,7 +53,7 @@ func (a *Authority) Issue(expires time.Duration, subject pkix.Name, hosts ...str
 		}
 	}
 	cert, _, signer := sign(a, template)
-	der, err := x509.MarshalECPrivateKey(signer) // in the form that an API server reads public keys from, too
+	der, err := x509.MarshalECPrivateKey(signer) // an API server also reads public keys from this form
 	if err != nil {
 		panic(err)
 	}

@@ -62,7 +62,7 @@ type cluster struct {
 	subject Subject
 	rng     *rand.Rand
 	ledger  loadcheck.Ledger
-	// receipts are those of the servers of all pods.
+	// receipts are the receipts of the servers of all pods.
 	receipts loadcheck.Receipts
 	client   *pod // it is an endpoint too, so that some of its connections come back to itself
 	plain    *pod // the control's server, on the other node

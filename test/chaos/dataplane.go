@@ -19,16 +19,16 @@ import (
 
 // kind is what scenarios have to know of a dataplane.
 type kind struct {
-	// name is that of the option, and mode that of the configuration.
+	// name is the name of the option, and mode the mode of the configuration.
 	name, mode string
 	// anyMode is set if the mode changes.
 	anyMode bool
-	// variant is that of iptables which the node's hints ask for, empty for none.
+	// variant is the iptables variant that the node's hints ask for, empty for none.
 	variant string
 	// relays is set if connections end with the process, unless a next one takes them over, and carries if they may.
 	relays, carries bool
-	// gap is the longest that new connections may have, repair the one where somebody has deleted all rules, and echo that of requests on open
-	// ones.
+	// gap is the longest gap of new connections, repair the longest gap where somebody has deleted all rules, and
+	// echo the longest gap of requests on open connections.
 	gap, repair, echo time.Duration
 	// change is how long a change may take to arrive, at least, and cut how long flows of datagrams may be left uncut.
 	change, cut time.Duration
@@ -123,10 +123,10 @@ func (o *Options) kind() (*kind, error) {
 	return &slow, nil
 }
 
-// dataplane is that of the proxy under test.
+// dataplane is the dataplane of the proxy under test.
 type dataplane struct {
 	*kind
-	// fields are those of a configuration file that has the mode.
+	// fields are the fields of a configuration file that has the mode.
 	fields map[string]string
 	// file is a configuration file with these fields, empty if none is needed.
 	file string

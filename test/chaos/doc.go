@@ -5,6 +5,6 @@
 // test, a real process on the lab's node, and the way on which it learns of the cluster. Package loadcheck makes the load and
 // counts; the oracle says, for each connection, who may answer.
 //
-// Whether a change has arrived is asked with packets: each change also moves a service called mark, and when connections to it show
-// that, whatever was changed before it counts. So all kinds of proxies are measured alike. The package exists on Linux only.
+// Packets show whether a change has arrived: each change also moves a service called mark, and once connections to it
+// show that, all earlier changes count. So all kinds of proxies are measured alike. The package exists on Linux only.
 package chaos

@@ -22,7 +22,7 @@ const apiAddress = "127.0.0.1:8001"
 type kubeFeed struct {
 	dir  string
 	host *topology.Host
-	// fields are those of the proxy's configuration file.
+	// fields are the fields of the proxy's configuration file.
 	fields map[string]string
 	*kubeapi.Server
 	http *http.Server // nil while it is away

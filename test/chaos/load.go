@@ -48,8 +48,9 @@ func newEvery(perSecond int) time.Duration {
 
 func flowPause(perSecond int) time.Duration { return flowsPerStream * newEvery(perSecond) * 4 / 3 }
 
-// startLoad starts a load of new connections a second in all, and of requests on open ones; o has the rest of its settings. Beside it goes a control: connections
-// from outside and from the other node to a pod there, whose packets never come to the node with the proxy.
+// startLoad starts a load of new connections a second in all, and of requests on open ones; o has the rest of its
+// settings. It also starts a control: connections from outside and from the other node to a pod there, whose packets
+// never come to the node with the proxy.
 func (c *cluster) startLoad(perSecond int, o loadcheck.Options) *loadcheck.Counter {
 	hosts := map[probe.Client]*topology.Host{probe.FromPod: c.client.Host, probe.FromNode: c.lab.Node(), probe.FromOutside: c.lab.Client()}
 	for family := range 2 {

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GoFirst lets the threads of this process, those that it has and those that it will have, run before all others: the load is to
-// measure the proxy, and not how long itself has to wait for a processor. Processes that are started by a scenario are not preferred,
-// unless they carry the load, and neither is what a scenario itself does in its own goroutine.
+// GoFirst gives all present and future threads of this process priority over other threads. The load must measure the
+// proxy, not its own wait for a processor. Processes that are started by a scenario are not preferred, unless they
+// carry the load, and neither is what a scenario itself does in its own goroutine.
 //
 // For the same reason it leaves the sharing of processors to the kernel, which shares them by the microsecond where Go's scheduler
 // takes 10 ms, and collects garbage only when it fills half of the memory that is free: the collector has a thread for every four

@@ -24,8 +24,8 @@ type process struct {
 	err    error         // why; valid once exited is closed
 }
 
-// startProcess starts a program on a host. What it says is added to a log. It is killed when this process ends. A program that carries the load
-// runs before all others, too: packets do in the kernel.
+// startProcess starts a program on a host. Its output is added to a log. It is killed when this process ends. A
+// program that carries the load also runs before all others, as packets do in the kernel.
 func startProcess(h *topology.Host, carries bool, log string, program string, args ...string) (*process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -55,11 +55,13 @@ func TestVariantsFitTheCode(t *testing.T) {
 		}
 		return nil
 	}
-	// What edits the runtime of Go has all packages compiled, so that this one is by itself.
+	// A variant that edits the runtime of Go has all packages compiled, so that it is compiled
+	// by itself.
 	if err := compile(jumpy); err != nil {
 		t.Errorf("variant %s: %v", jumpy.name, err)
 	}
-	// Those of different packages are compiled together, and by themselves only if that fails.
+	// Variants of different packages are compiled together, and by themselves only if that
+	// fails.
 	for len(list) > 0 {
 		all := &variant{name: "several", added: map[string]string{}}
 		var together, others []*variant
@@ -90,7 +92,8 @@ func TestVariantsFitTheCode(t *testing.T) {
 	}
 }
 
-// packages are those of the repository that a variant changes, as arguments of the go command.
+// packages are the packages of the repository that a variant changes, as arguments of the go
+// command.
 func (v *variant) packages() map[string]bool {
 	packages := map[string]bool{}
 	for _, e := range v.edits {
@@ -208,7 +211,7 @@ func TestPage(t *testing.T) {
 	}
 	page := f.Write()
 	for _, want := range []string{
-		"a machine; scale 1", "| kill | 4711 |", "kube-proxy, nftables mode\n\nMeasured on another", "Not as promised:\n\n- flush: a gap of 40ms", "does wrong | kill | 0 | 0 | 0 | **0.0** | **no** |",
+		"a machine. Scale 1", "| kill | 4711 |", "kube-proxy, nftables mode\n\nMeasured on another", "Not as promised:\n\n- flush: a gap of 40ms", "does wrong | kill | 0 | 0 | 0 | **0.0** | **no** |",
 		"- **kill**: SIGKILL",
 	} {
 		if !strings.Contains(page, want) {

@@ -16,7 +16,7 @@ import (
 type Findings struct {
 	// Machine describes what the scenarios ran on.
 	Machine string
-	// Dataplane, Scale and Rate are those of [Options].
+	// Dataplane, Scale and Rate are the fields of [Options].
 	Dataplane string
 	Scale     float64
 	Rate      int
@@ -26,7 +26,7 @@ type Findings struct {
 	Mutants  []Mutant
 }
 
-// Beside are the results of another proxy.
+// The type holds the results of another proxy.
 type Beside struct {
 	Machine string
 	Scale   float64
@@ -56,61 +56,43 @@ const how = `
 ## How it is counted
 
 Each scenario has a lab of network namespaces: a node with the proxy, another node, pods on both, a client outside. Three services of
-eight pods each are called over TCP and UDP, IPv4 and IPv6: at cluster IPs by a pod, which is an endpoint too, and by the node; at
-NodePorts from outside and by a pod; at a load balancer's IP from outside and by the node. One service has client affinity, with
-clients inside and outside, one externalTrafficPolicy Local. New connections are made at a steady pace, each client's to each address
-10 to 20 ms apart, whether the earlier ones were answered or not. Others stay open and are used all the time. Connections and requests
+eight pods each are called over TCP and UDP, IPv4 and IPv6. A pod, which is also an endpoint, and the node call cluster IPs. A client outside and a pod call NodePorts. A client outside and the node call a load balancer's IP. One service has client affinity, with
+clients inside and outside, one externalTrafficPolicy Local. New connections are made at a steady pace, without waiting for earlier ones. Each client connects to each address every 10 to 20 ms. Others stay open and are used all the time. Connections and requests
 have numbers, and servers name themselves and repeat the numbers. Each change makes some pods ready, terminating, or no endpoints,
 while they all go on serving; one pod is never ready, and never allowed.
 
 - **Connections** were tried; **requests** are those on them.
-- **Lost** had no answer within 900 ms, which is less than TCP's first retransmission of a SYN. On an open TCP connection it is 5 s;
-  that less was lost there the longest echo shows, as TCP sends nothing again within 200 ms.
+- **Lost** had no answer within 900 ms, which is less than TCP's first retransmission of a SYN. On an open TCP connection it is 5 s. The longest echo shows shorter losses there, as TCP sends nothing again within 200 ms.
 - **Reset** were refused, or ended by somebody other than the server, or given to a server that was ending.
-- **Wrong endpoint** counts those answered by an endpoint that the oracle (test/oracle) does not allow. A change is under way from
-  before the proxy gets the update until a connection to a service that was changed with it shows the change. A connection that was open
+- **Wrong endpoint** counts those answered by an endpoint that the oracle (test/oracle) does not allow. A change begins before the proxy gets the update. It ends when a connection to a service of that update shows the change. A connection that was open
   at some moment of that time may go by the old or the new state. A client with affinity that moves although its endpoint is
-  still allowed counts here too, and so does a UDP flow that is still with an endpoint 1 s after it has ceased to serve. **One
+  still allowed counts here. So does a UDP flow that is still with an endpoint 1 s after the endpoint stopped serving. **One
   state** is the share of new connections that no change was under way for, so that a single state judges them.
 - A relay in a process (mode userspace) ends with its connections when it is killed. From the kill until the next process serves, connections may fail; those
   count as expected failures. Clients with affinity that come between two processes, and flows of datagrams whose process was killed, may get
   another endpoint. "Here" below has how many there were, and how many were handed over. Such a process runs before all others, as packets do in the
   kernel.
-- **Ended** were taken leave of by their server, or are UDP flows that had to be cut, since their endpoint was gone, perhaps before the first answer.
-- **Expected failures** failed as the cluster's state allows: in the scenario of the flush on an older kernel, within 200 ms after somebody deleted all rules. That includes resets
-  of open connections, since the kernel translates no packets while there are no rules for it. What an open TCP connection has sent
-  must arrive after the repair.
-- **Longest gap**: the longest time in which no new connection of one client to one address succeeded although it had to. That is how
-  long one took, until its answer; or from the beginning of the first that failed to the answer of one that began later.
+- **Ended** were closed by their server, or are UDP flows that had to be deleted because their endpoint was gone, perhaps before the first answer.
+- **Expected failures** failed as the cluster's state allows. In the scenario of the flush on an older kernel, they may fail within 200 ms after all rules were deleted. That includes resets
+  of open connections, since the kernel translates no packets while there are no rules for it. Data that an open TCP connection has sent must arrive after the repair.
+- **Longest gap**: the longest time in which no new connection of one client to one address succeeded although it had to. It is the time from the beginning of a connection to its answer. After failures, it is the time from the first failure's beginning to the answer of a later connection.
 - **Longest echo** is the same for requests on open connections. It may be 100 ms, but after a flush on an older kernel.
-- **Slowest change** is the longest time from the update to the first connection that shows it, with the time in which the
-  proxy did not run.
+- **Slowest change** is the longest time from the update to the first connection that shows it. It includes the time in which the proxy did not run.
 
-A machine with few processors makes gaps of its own. The load runs before all other programs (SCHED_RR), and beside it runs a
-control: connections from outside and from the other node to a pod there, whose packets never come to the node with the
-proxy. On each processor, a thread of the load sleeps for half a millisecond again and again, and notes how late it wakes up,
-if it is a millisecond or more: a stall. Of each gap, the time in which the control waited or a processor stalled, meanwhile
-or within 10 ms, is taken off. The rest is in bold. In parentheses are the gap as it was measured, and the longest one of the
+A machine with few processors makes gaps of its own. The load runs before all other programs (SCHED_RR). A control runs at the same time: connections from outside and from the other node to a pod there. Their packets never reach the node with the proxy. On each processor, a thread of the load repeatedly sleeps for half a millisecond. If it wakes up a millisecond late or more, it notes a stall. The time in which the control waited or a processor stalled, during a gap or within 10 ms of it, is subtracted from the gap. The rest is in bold. In parentheses are the gap as it was measured, and the longest one of the
 control in the whole scenario. **Excused** is the share of the time that could be taken off: what happens then is not seen in
-gaps. If it is more than 20%, or if more than 20 ms of a gap of the control are not explained by stalls, the machine was too
-busy for a judgement, and the scenario is run again, three times at most, if nothing else was wrong. **CPU steal** is the share of
-the processors that the machine under this one gave to others. How many of 100,000 new connections took longer than 5 ms is
-reported with nothing taken off, of the proxy's and of the control's: what the proxy does to all packets alike, for example by
-keeping a processor busy in the kernel, must show there. A kernel that is not preemptible looks through its connection
-tracking table in one go, for itself or for any process that lists it, which takes it 7 to 30 ms here.
+gaps. The machine was too busy for a judgement if it is more than 20%. The same holds if a gap of the control has more than 20 ms without a stall. Then the scenario is run again, three times at most, if nothing else was wrong. **CPU steal** is the share of
+the processors that the machine under this one gave to others. The number of connections over 5 ms, of 100,000 new ones, is reported without subtraction, for the proxy and for the control. Effects of the proxy on all packets, such as a processor that is busy in the kernel, must show there. A kernel that is not preemptible walks its connection tracking table without a pause, for itself or for a process that lists it. Here this takes 7 to 30 ms.
 
 Not in it: SCTP, connections that are closed with FIN, affinity that expires, Services without endpoints. The suite in
-[conformance](../conformance) has them, without this load. Nor are clients that take a port again within 10 s after a reset: if the
-reset had overtaken their last packet, Linux sends them where they went before, whatever the rules are by then. In the scenarios
-of the slow source, of the 10,000 changes and of the flushes,
-brain and store are in the load's process, and the dataplane gets states over the node-local API.
+[conformance](../conformance) has them, without this load. Clients that reuse a port within 10 s after a reset are not in it either. If the reset had overtaken their last packet, Linux sends them to their previous endpoint, whatever the rules are. In the scenarios of the slow source, the 10,000 changes and the flushes, brain and store are in the load's process. The dataplane gets states over the node-local API.
 `
 
 // Write returns the report as a page in Markdown.
 func (f *Findings) Write() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, intro, f.Dataplane, f.Dataplane, f.Scale)
-	fmt.Fprintf(&b, "Measured on %s; scale %v, %d new connections a second.\n", f.Machine, f.Scale, f.Rate)
+	fmt.Fprintf(&b, "Measured on %s. Scale %v, %d new connections a second.\n", f.Machine, f.Scale, f.Rate)
 	wrong := 0
 	for i := range f.Ours {
 		wrong += len(f.Ours[i].Wrong)
@@ -127,8 +109,8 @@ func (f *Findings) Write() string {
 	}
 	if u := f.Upstream; u != nil {
 		b.WriteString("\n## Upstream kube-proxy, nftables mode\n\n")
-		fmt.Fprintf(&b, "Measured on %s; scale %v, %d new connections a second. ", u.Machine, u.Scale, u.Rate)
-		b.WriteString("The same scenarios on a smaller scale, with a real API server beside it, and none of the services without clients. " +
+		fmt.Fprintf(&b, "Measured on %s. Scale %v, %d new connections a second. ", u.Machine, u.Scale, u.Rate)
+		b.WriteString("The scenarios are the same on a smaller scale, with a real API server on the machine, and without services that have no clients. " +
 			"That is easier for it: its syncs take the longer the more services there are.\n\n")
 		writeTable(&b, u.Results)
 	}

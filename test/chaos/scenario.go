@@ -29,7 +29,7 @@ type Options struct {
 	Dir string
 	// Subject makes the proxy under test, before it is started. Default: Switchyard.
 	Subject func(l *topology.Lab, dir string) (Subject, error)
-	// Dataplane is that of Switchyard, one of [Dataplanes]. Default: nftables.
+	// Dataplane is the dataplane of Switchyard, one of [Dataplanes]. Default: nftables.
 	Dataplane string
 	// Scenarios are the names of those to run. Default: all that the subject can take part in.
 	Scenarios []string
@@ -52,7 +52,7 @@ type Options struct {
 // Result is the outcome of a scenario.
 type Result struct {
 	Scenario string
-	// What happened, in words.
+	// The events, in words.
 	Happened string
 	// Allowed is the longest gap that new connections may have, and AllowedEcho the one of requests on open connections.
 	Allowed, AllowedEcho time.Duration
@@ -61,8 +61,8 @@ type Result struct {
 	MayFail bool
 	// Report counts the connections.
 	Report *loadcheck.Report
-	// Slowest is the longest that the proxy took to take over a change, the time when it did not run included, and AllowedChange how
-	// long it may take.
+	// Slowest is the longest time until the proxy had taken over a change, including the time when it did not run.
+	// AllowedChange is how long it may take.
 	Slowest, AllowedChange time.Duration
 	// AllowedExcuse is the largest share of the time in which gaps may be excused.
 	AllowedExcuse float64
@@ -81,8 +81,8 @@ type scenario struct {
 	name string
 	// about describes what happens, for readers.
 	about string
-	// feed makes the way on which Switchyard learns of the cluster. variant is the build that it starts with, nil for the usual, and role
-	// that of the dataplane for a role.
+	// feed makes the feed through which Switchyard learns of the cluster. variant is the build that it starts with,
+	// nil for the usual build. role is the dataplane's build for a role.
 	feed    func(dir string, node *topology.Host, d *dataplane) (feed, error)
 	variant *variant
 	role    role
@@ -90,13 +90,13 @@ type scenario struct {
 	switches bool
 	// uses are other builds that it needs.
 	uses []role
-	// modes are those of the dataplanes that it is for, empty for all.
+	// modes are the modes of the dataplanes that it is for, empty for all.
 	modes []string
 	// foreign reports that other proxies can take part.
 	foreign bool
 	// slowest is how long a change may take to arrive. Default: usualChange.
 	slowest time.Duration
-	// background is the number of services beside those of the load.
+	// background is the number of services in addition to the services of the load.
 	background int
 	// slack is how long after the mark other services may change.
 	slack time.Duration
@@ -123,10 +123,11 @@ const (
 	switchRate = 400
 )
 
-// lateCut is how long flows of datagrams may be left uncut where two changes that end some may come one right after the other, while
-// the load has been going on for half a minute. There are some 50,000 flows in the kernel's table then, most of them of connections
-// that have ended. A look at them takes 0.3 s of a processor that the load goes before, and the pause after it three times that. What
-// becomes stale during a look waits for its end, for the pause, and for the next look: with a quarter of a processor for that, 3.3 s.
+// lateCut is how long stale flows of datagrams may remain when two changes that end some come one right after the
+// other, after half a minute of load. The kernel's table then has some 50,000 flows, most of them of connections that
+// have ended. A look at them takes 0.3 s of a processor on which the load has priority, and the pause after it three
+// times that. A flow that becomes stale during a look waits for its end, for the pause, and for the next look: with a
+// quarter of a processor for that, 3.3 s.
 const lateCut = 5 * time.Second
 
 const (
@@ -175,7 +176,8 @@ type stage struct {
 // scaled returns how often something is to happen, at least once.
 func (s *stage) scaled(n int) int { return max(1, int(float64(n)*s.Scale)) }
 
-// Run runs scenarios, one after the other, and returns their results. A scenario that could not run to its end is wrong, too.
+// Run runs scenarios, one after the other, and returns their results. A scenario that could not run to its end is
+// also wrong.
 func Run(ctx context.Context, o Options) ([]Result, error) {
 	k, err := o.fill()
 	if err != nil {
@@ -320,7 +322,8 @@ func (st *scenario) builds(k *kind, mutant *variant) []*variant {
 	return list
 }
 
-// RunMutants runs the scenarios that must notice a bug, those of [Options].Scenarios if there are any, each with a Switchyard that has it.
+// RunMutants runs the scenarios that must notice a bug, or the scenarios of [Options].Scenarios if there are any,
+// each with a Switchyard that has the bug.
 func RunMutants(ctx context.Context, o Options) ([]Mutant, error) {
 	k, err := o.fill()
 	if err != nil {
@@ -487,7 +490,7 @@ func (s *stage) handedOver(r *loadcheck.Report, err error) (string, error) {
 			s.wrong = append(s.wrong, fmt.Sprintf("%d times in the log: %s", n, text))
 		}
 	}
-	return fmt.Sprintf("%d connections and %d flows were handed over in %d restarts, %d ended with killed processes, %d clients and flows that a process could not know moved",
+	return fmt.Sprintf("%d connections and %d flows were handed over in %d restarts. %d ended with killed processes, %d clients and flows that a process could not know moved",
 		conns, flows, times, r.Broken, r.Moved), errors.Join(err, readErr)
 }
 
@@ -508,7 +511,7 @@ func (r *Result) judgeCounts() {
 	r.wrongIf(c.Connections == 0 || c.Strict == 0, "%d connections show nothing, %d of them while a single state counted", c.Connections, c.Strict)
 }
 
-// judge finds what must not be, beside what is wrong already.
+// judge adds to the mistakes found so far.
 func (r *Result) judge() {
 	c, control, wrong := &r.Report.Counts, &r.Report.Control, r.wrongIf
 	r.judgeCounts()

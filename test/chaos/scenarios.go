@@ -26,23 +26,19 @@ var scenarios = []scenario{
 		feed: fromFiles, uses: []role{isDoomed}, foreign: true, background: 300, run: kill,
 	},
 	{
-		name: "restart", about: "SIGTERM and a new start, with changes in between. Every fifth start comes more than a second late. Where a relay carries " +
-			"connections, the last start comes after the process before has waited for it in vain: what is open ends with that one, and new connections must succeed all the same.",
+		name: "restart", about: "SIGTERM and a new start, with changes in between. Every fifth start comes more than a second late. If a relay carries connections, the last start comes after the previous process has waited for it without success. Open connections end with that process, and new ones must succeed.",
 		feed: fromFiles, foreign: true, background: 300, run: restart,
 	},
 	{
-		name: "switch", about: "The mode in the configuration file changes while the process runs, from each to each, with changes of the cluster meanwhile. Where the kernel " +
-			"carries connections in both modes, once more with a SIGKILL at a random moment of the switch, and where a relay may carry them, with a SIGTERM.",
+		name: "switch", about: "The mode in the configuration file changes while the process runs, from each mode to each, while the cluster changes. If the kernel carries connections in both modes, the switch is repeated with a SIGKILL at a random moment of it. If a relay may carry them, it is repeated with a SIGTERM.",
 		feed: fromAPIServer, switches: true, background: 100, run: switchModes,
 	},
 	{
-		name: "rolling update", about: "Every pod of the services is replaced, one after the other: the new one gets ready, the old one " +
-			"terminates, its endpoint goes, it takes leave of its connections.",
+		name: "rolling update", about: "Every pod of the services is replaced, one after the other. The new one gets ready, the old one terminates, its endpoint goes, and it closes its connections.",
 		feed: fromFiles, foreign: true, run: rollingUpdate,
 	},
 	{
-		name: "flush", about: "Somebody runs `nft flush ruleset`. Since Linux 6.9, the kernel leaves Switchyard's tables alone then. Those of iptables " +
-			"belong to all: they are emptied, and written again.",
+		name: "flush", about: "Somebody runs `nft flush ruleset`. Since Linux 6.9, the kernel leaves Switchyard's tables alone then. The tables of iptables have no owner: they are emptied, and written again.",
 		feed: fromStore, foreign: true, background: 1000, run: flush,
 	},
 	{
@@ -54,7 +50,7 @@ var scenarios = []scenario{
 		feed: fromFiles, background: 300, run: upgrade,
 	},
 	{
-		name: "reload", about: "The configuration file changes, again and again: the mark's bit, addresses, time-outs, the connection to the API server. " +
+		name: "reload", about: "The configuration file changes repeatedly: the mark's bit, addresses, timeouts, the connection to the API server. " +
 			"From time to time another process goes on.",
 		feed: fromAPIServer, run: reload,
 	},
@@ -64,29 +60,23 @@ var scenarios = []scenario{
 		feed: fromAPIServer, run: fullDisk,
 	},
 	{
-		name: "API server away", about: "The API server is gone, and with it the process once; it comes back with changes and without a service that " +
-			"it had, and has forgotten what changed meanwhile. How soon a client asks again, 60 s at most, client-go decides. Flows of datagrams may " +
-			"be cut 5 s late: Services and EndpointSlices come one after the other, with a look at 50,000 flows for each.",
+		name: "API server away", about: "The API server is gone, and with it the process once. It comes back with changes, without one of its services, and without a history of the changes. How soon a client asks again, 60 s at most, client-go decides. Flows of datagrams may be deleted 5 s late. Services and EndpointSlices come one after the other, with a look at 50,000 flows for each.",
 		feed: fromAPIServer, slowest: 90 * time.Second, cutTimeout: lateCut, run: away,
 	},
 	{
-		name: "slow source", about: "A new source knows nothing at first. The cluster's objects come one by one, over seconds, before it is complete. Every " +
-			"second time the process is started again, too.",
+		name: "slow source", about: "A new source knows nothing at first. The cluster's objects come one by one, over seconds, before it is complete. Every second time the process is also started again.",
 		feed: fromStore, background: 300, run: slowSource,
 	},
 	{
-		name: "10000 changes a second", about: "Endpoints of other services change, 10,000 times a second, and those of the services under load meanwhile.",
+		name: "10000 changes a second", about: "Endpoints of other services change 10,000 times a second, while endpoints of the services under load also change.",
 		feed: fromStore, background: 300, run: churn,
 	},
 	{
-		name: "tenants", about: "Tenants attack at once: one changes one of the 1,000 source ranges of a Service with 190 ports, which is all that a Service may have, ten times " +
-			"a second; another sends 2,000 datagrams a second with forged sources to a Service with affinity, an endpoint of which leaves and returns; and somebody else commits " +
-			"rules of their own. Meanwhile the process is killed once. Nobody else may notice.",
+		name: "tenants", about: "Tenants attack at the same time. The first has a Service with 190 ports and 1,000 source ranges, the maximum, and changes one range ten times a second. The second sends 2,000 datagrams a second with forged sources to a Service with affinity, of which an endpoint leaves and returns. Another program commits rules of its own. During the attack the process is killed once. Nobody else may notice.",
 		feed: fromStore, modes: []string{"nftables", "ebpf"}, background: 300, run: tenants,
 	},
 	{
-		name: "netlink errors", about: "The kernel refuses one commit in five, with ENOBUFS, ENOMEM, EINTR, EEXIST or EPERM, and the answer to one in five " +
-			"of the others is lost. What was refused is tried again service by service, so that a change counts 500 ms after its mark.",
+		name: "netlink errors", about: "The kernel refuses one commit in five, with ENOBUFS, ENOMEM, EINTR, EEXIST or EPERM. The answer to one in five of the others is lost. Refused commits are tried again service by service, so that a change counts 500 ms after its mark.",
 		feed: fromFiles, role: isFaulty, background: 300, slack: 500 * time.Millisecond, run: netlinkErrors,
 	},
 	{
@@ -131,7 +121,7 @@ func inTurn(list ...func() error) error {
 	return nil
 }
 
-// aWhile is long enough for a process to cut flows, and for the load to notice if it does not.
+// aWhile is long enough for a process to delete flows, and for the load to notice if it does not.
 const aWhile = 2 * time.Second
 
 // kill: a third of the kills hit a process that starts, a third one that has a change to make, and a third one that commits.
@@ -199,8 +189,9 @@ func kill(ctx context.Context, s *stage) (string, error) {
 	return fmt.Sprintf("%s; %d right after the beginning of a commit, %d of them before its end", happened, began, began-ended), err
 }
 
-// doom lets a process take over that kills itself when it commits, and the usual one after it. One that carries connections kills itself while it
-// takes them over: the former process has them still, and hands them over to the usual one.
+// doom lets a process that kills itself when it commits take over, and the usual process after it. A process that
+// carries connections kills itself while it takes them over: the previous process still has them, and hands them over
+// to the usual one.
 func (s *stage) doom(ctx context.Context, ours *switchyard) error {
 	if err := s.use(isDoomed); err != nil {
 		return err
@@ -239,8 +230,8 @@ func restart(ctx context.Context, s *stage) (string, error) {
 	return fmt.Sprintf("%d restarts", n), nil
 }
 
-// outlast is a restart for which the process before, which carries connections, waits in vain. It must have left all that is new to rules that need
-// no process.
+// outlast is a restart for which the previous process, which carries connections, waits without success. It must have
+// left everything new to rules that need no process.
 func (s *stage) outlast(ctx context.Context) error {
 	ended, moved := s.ledger.EndOpen(), s.ledger.ForgetFlows()
 	s.outlasted++
@@ -281,7 +272,8 @@ func rollingUpdate(ctx context.Context, s *stage) (string, error) {
 		if err := s.change(ctx); err != nil {
 			return "", err
 		}
-		// Flows of datagrams are cut soon after the change. What serves until then breaks none, and one that is not cut is noticed.
+		// Flows of datagrams are deleted soon after the change. A server that serves until then breaks no flow, and a
+		// flow that is not deleted is noticed.
 		if err := pause(ctx, s.cutShows); err != nil {
 			return "", err
 		}

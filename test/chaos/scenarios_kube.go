@@ -101,7 +101,7 @@ func (s *stage) fillDisk(ctx context.Context, dir string) (times int, err error)
 		}
 		s.shuffle()
 		change := func() error { return s.change(ctx) }
-		wait := func() error { return pause(ctx, time.Second) } // flows of datagrams are cut meanwhile
+		wait := func() error { return pause(ctx, time.Second) } // flows of datagrams are deleted during that time
 		awaitEnd := func() error { return s.subject.(*switchyard).awaitEnd(ctx) }
 		if err := inTurn(change, wait, s.subject.Kill, s.subject.Start, awaitEnd, wait); err != nil {
 			return 0, err
@@ -134,7 +134,7 @@ func (s *stage) emptyConfig(filler string) error {
 	return nil
 }
 
-// away takes the API server away. Meanwhile the cluster changes, and the proxy is started again.
+// away takes the API server away. While it is away the cluster changes, and the proxy is started again.
 func away(ctx context.Context, s *stage) (string, error) {
 	const times = 2
 	long := max(time.Duration(float64(2*time.Minute)*s.Scale), 2*time.Second)

@@ -96,7 +96,7 @@ func churn(ctx context.Context, s *stage) (string, error) {
 	if enough := int(0.9 * perSecond * long.Seconds()); o.err == nil && o.changes < enough {
 		o.err = fmt.Errorf("%d changes in %v, which are not %d: the machine is too slow for the scenario", o.changes, long, enough)
 	}
-	return fmt.Sprintf("%d changes in %v, from which the store makes some thousands of states; beside them %d of the services under load, "+
+	return fmt.Sprintf("%d changes in %v, from which the store makes some thousands of states. In addition %d of the services under load, "+
 		"which took %v at most to arrive", o.changes, long, own, longest.Round(time.Millisecond)), o.err
 }
 

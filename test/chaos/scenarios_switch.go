@@ -52,7 +52,8 @@ func thereAndBack(modes []string, other string) []string {
 	return append(way, modes[0])
 }
 
-// switchModes changes the mode on three tours. The last one is that of the relay, after which connections that stay open are the process's.
+// switchModes changes the mode on three tours. The last tour ends with the relay, after which the process carries
+// connections that stay open.
 func switchModes(ctx context.Context, s *stage) (string, error) {
 	d := s.subject.(*switchyard).dataplane
 	modes, err := s.kernelModes(d.mode)
@@ -112,7 +113,7 @@ func switchModes(ctx context.Context, s *stage) (string, error) {
 			}
 		}
 	}
-	return fmt.Sprintf("%d switches among %v and userspace; %d more killed in the middle; in the middle of %d there was a restart; the slowest took %v",
+	return fmt.Sprintf("%d switches among %v and userspace; %d more killed in the middle; in the middle of %d there was a restart. The slowest took %v",
 		switches, modes, kills, ends, slowest.Round(time.Millisecond)), nil
 }
 

@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	// tenantNamespace is that of those who attack.
+	// tenantNamespace is the namespace of the attackers.
 	tenantNamespace = "tenant"
 	// tenantPorts and tenantRanges are how many a Service of theirs has, which makes nearly as many entries as one may have.
 	tenantPorts, tenantRanges = 190, 1000
@@ -35,8 +35,8 @@ const (
 	silentPort = 9999
 )
 
-// tenants attacks with objects and packets that any tenant can make, all at once, and starts the process again in the middle of it. Nobody else may
-// notice, and changes of others must arrive.
+// tenants attacks with objects and packets that any tenant can make, all at once, and starts the process again in the
+// middle of it. Nobody else may notice, and changes of other tenants must arrive.
 func tenants(ctx context.Context, s *stage) (string, error) {
 	f := s.subject.(*switchyard).feed.(*storeFeed)
 	long := max(time.Duration(float64(time.Minute)*s.Scale), 4*time.Second)
@@ -53,7 +53,7 @@ func tenants(ctx context.Context, s *stage) (string, error) {
 	attacks := []*attack{
 		{what: "changes of 1 in 1,000 source ranges of 190 ports", every: 100 * time.Millisecond, do: func(n int) error { return f.put([]Object{rangesService(n)}) }},
 		{what: "changes of an endpoint with affinity", every: 50 * time.Millisecond, do: func(n int) error { return f.put([]Object{stickyService(), stickySlice(s.decoy, n)}) }},
-		{what: "commits of somebody else", every: 50 * time.Millisecond, do: func(int) error { return s.lab.Node().Do(nfttest.ForeignCommit) }},
+		{what: "commits of another program", every: 50 * time.Millisecond, do: func(int) error { return s.lab.Node().Do(nfttest.ForeignCommit) }},
 	}
 	forger, err := newForger(s)
 	if err != nil {
@@ -83,7 +83,7 @@ func tenants(ctx context.Context, s *stage) (string, error) {
 	var happened strings.Builder
 	for _, a := range attacks {
 		n, attackErr := a.end()
-		fmt.Fprintf(&happened, "%d %s, ", n, a.what)
+		fmt.Fprintf(&happened, "%d %s. ", n, a.what)
 		if err = errors.Join(err, attackErr); attackErr == nil && n < a.enough(long) {
 			err = errors.Join(err, fmt.Errorf("%d %s in %v: the machine is too slow for the scenario", n, a.what, long))
 		}
@@ -92,7 +92,7 @@ func tenants(ctx context.Context, s *stage) (string, error) {
 		return happened.String(), errors.Join(err, errors.New("nothing changed meanwhile"))
 	}
 	slices.Sort(took)
-	return fmt.Sprintf("%sand %d restart, in %v; beside them %d changes of the services under load, which arrived after %v, half of them, and %v at most",
+	return fmt.Sprintf("%s%d restart, in %v. In addition, %d changes of the services under load, half of which arrived after %v, and all after %v",
 		happened.String(), restarts, long, len(took), took[len(took)/2].Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond)), err
 }
 

@@ -135,7 +135,8 @@ func sampleOf(pid int) (Sample, error) {
 	return s, err
 }
 
-// newHistory invents services beside those of the load. Their endpoints are the load's pods, at a port of their own.
+// newHistory invents services in addition to the services of the load. Their endpoints are the load's pods, at a port
+// of their own.
 func (s *stage) newHistory() (*randcluster.History, error) {
 	const port = 8081
 	node, other := s.lab.Node(), s.lab.OtherNode()

@@ -24,7 +24,7 @@ func readProcessors() (processors, error) {
 func parseProcessors(text string) (p processors, err error) {
 	line, _, _ := strings.Cut(text, "\n")
 	fields := strings.Fields(line)
-	const steal = 8 // after the name: user nice system idle iowait irq softirq steal; the times of guests are in user and nice, too
+	const steal = 8 // after the name: user nice system idle iowait irq softirq steal; user and nice include the times of guests
 	if len(fields) <= steal || fields[0] != "cpu" {
 		return p, fmt.Errorf("/proc/stat begins with %q, want the times of cpu up to steal", line)
 	}

@@ -52,7 +52,7 @@ type switchyard struct {
 	running   *process // nil if it is not meant to run
 	// leaving is a process that was asked to end while it carries connections, and does so when a next one has taken them over. It may be nil.
 	leaving *process
-	// ledger gets to know of times in which no process carries connections, or cuts flows. It may be nil.
+	// ledger learns of times in which no process carries connections, or deletes flows. It may be nil.
 	ledger *loadcheck.Ledger
 	// killed is when a process was, zero if the one that runs is known to serve.
 	killed time.Time

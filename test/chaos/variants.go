@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// edit replaces a text in a source file, which must have it exactly once. The file is given from the root of the repository, or
-// after goroot from that of the Go distribution.
+// edit replaces a text in a source file, which must have it exactly once. The file is given from the root of the
+// repository, or after goroot from the root of the Go distribution.
 type edit struct {
 	file, from, to string
 }
@@ -179,8 +179,9 @@ const (
 	commitEnds   = "the commit has ended"
 )
 
-// faulty has a kernel that refuses one commit in five, and loses the answer to one in five of the others. Reading fails too, now and
-// then. What is done to open the dataplane works: without it the process ends, and is started again by others.
+// faulty has a kernel that refuses one commit in five, and loses the answer to one in five of the others. Reading
+// fails too, now and then. Operations that open the dataplane work: without them the process would end, and its
+// supervisor would start it again.
 var faulty = &variant{name: "faulty", what: "one netlink message in five fails", edits: []edit{
 	{"internal/kernel/nft/conn_linux.go", "func (c *Conn) commit(msg []byte, ack uint32) error {\n", `func (c *Conn) commit(msg []byte, ack uint32) error {
 	if err := injected(5); err != nil {

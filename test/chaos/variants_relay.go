@@ -14,7 +14,8 @@ var mutantsOfRelay = []mutant{
 	}}, "rolling update", misled, []string{"userspace"}},
 }
 
-// doomedSuccessor kills itself while it takes over what a former process carries, before that knows that it has.
+// doomedSuccessor kills itself while it takes over connections of a previous process, before that process knows
+// that it has them.
 var doomedSuccessor = &variant{name: "doomed-successor", what: "kills itself while connections are handed over to it", edits: []edit{
 	{"backend/userspace/handover_linux.go", "func (h *inheritance) receive(conn *net.UnixConn) error {\n	for {\n", `func (h *inheritance) receive(conn *net.UnixConn) error {
 	unix.Write(2, []byte("` + commitBegins + `\n"))

@@ -31,8 +31,8 @@ func TestConsumer(t *testing.T) {
 	publish(t, proxy, module.Version{Path: rootModule, Version: version}, root)
 	publish(t, proxy, module.Version{Path: clientModule, Version: version}, filepath.Join(root, "client"))
 
-	// What others have written comes from this machine's module cache, so that a machine that has built the repository needs no
-	// network. A cache of its own keeps the packed modules out of that one.
+	// Dependencies come from this machine's module cache, so that a machine that has built the repository needs no
+	// network. A separate cache keeps the packed modules out of the machine's cache.
 	cache := filepath.Join(goEnv(t, "GOMODCACHE"), "cache", "download")
 	env := append(os.Environ(),
 		"GOWORK=off", "GOSUMDB=off", "GONOPROXY=none", "GONOSUMDB=", "GOPRIVATE=", "CGO_ENABLED=0",
@@ -137,7 +137,8 @@ func main() {
 }
 `
 
-// clientVersion returns the version of the client module that the root module requires: that of the next tags of both.
+// clientVersion returns the version of the client module that the root module requires: the version of the next tags
+// of both.
 func clientVersion(t *testing.T) string {
 	t.Helper()
 	f := readGoMod(t, root)

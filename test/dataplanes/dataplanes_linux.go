@@ -41,7 +41,8 @@ type Options struct {
 
 // Open opens a dataplane in the calling thread's network namespace. It can be used from any thread afterwards. IPVS and userspace come with nftables below.
 func Open(ctx context.Context, name string, o Options) (Dataplane, error) {
-	// A program that is being started has the sockets of the dataplane before, too, for a moment, and with them its lock.
+	// A program that is being started also has, for a moment, the sockets of the previous dataplane, and with them
+	// its lock.
 	const takeOver = time.Minute
 	base := nftables.Options{Logger: o.Logger, LocalDetector: o.LocalDetector, TakeOver: takeOver}
 	tables := iptables.Options{Logger: o.Logger, LocalDetector: o.LocalDetector, TakeOver: takeOver}

@@ -42,10 +42,11 @@ type question struct {
 	qtype uint16
 }
 
-// questions are all questions of the specification about the names in objects.yaml, and about names that do not exist. Where CoreDNS has
-// more than the specification, or less than DNS asks for, there is no question: SRV records of a service's own name, addresses of
-// the names of ports, PTR records of endpoints of services with cluster IPs, NXDOMAIN for names that have records of another type only,
-// no CNAME record in answers about other types, and NXDOMAIN for addresses of others.
+// questions are all questions of the specification about the names in objects.yaml, and about names that do not
+// exist. There is no question where CoreDNS has more than the specification, or less than DNS asks for: SRV records
+// of a service's own name, addresses of the names of ports, PTR records of endpoints of services with cluster IPs,
+// NXDOMAIN for names that have records of another type only, no CNAME record in answers about other types, and
+// NXDOMAIN for addresses outside the cluster.
 func questions() (list []question) {
 	ask := func(name string, qtypes ...uint16) {
 		for _, qtype := range qtypes {

@@ -92,7 +92,7 @@ func makeSelectingService(t *testing.T, api kubernetes.Interface) string {
 	return service.Spec.ClusterIP
 }
 
-// runPod makes the object of a pod, and says in the place of a kubelet that it runs.
+// runPod makes the object of a pod, and reports it as running, as a kubelet would.
 func runPod(t *testing.T, api kubernetes.Interface, host *topology.Host, node string, ready bool) {
 	t.Helper()
 	pod := &corev1.Pod{

@@ -96,7 +96,7 @@ func TestDaemon(t *testing.T) {
 		return strings.Contains(s, "kubeproxy_sync_proxy_rules_duration_seconds_count") && strings.Contains(s, "switchyard_services 2" /* default/kubernetes is the other */) &&
 			strings.Contains(s, "rest_client_requests_total")
 	})
-	// What kube-proxy left goes once the new rules stand.
+	// Objects that kube-proxy left go once the new rules are programmed.
 	eventually(t, "the leftovers go", func() bool { return !strings.Contains(inNode(t, n, "iptables-nft-save"), "KUBE-SERVICES") })
 
 	eventually(t, "the start is an event", func() bool {

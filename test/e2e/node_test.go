@@ -30,7 +30,7 @@ import (
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
-// podCIDRs are those of all pods of a lab.
+// podCIDRs are the ranges of all pods of a lab.
 var podCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}
 
 // settings are what both proxies are configured with.
@@ -128,7 +128,8 @@ var translated atomic.Uint64
 
 // newDataplane makes the dataplane that is tested, in the calling thread's network namespace.
 func newDataplane(ctx context.Context, on sockethooks.OnNamespace, log *slog.Logger) (closer, error) {
-	// A program that is being started has the sockets of the former dataplane, too, for a moment, and with them its lock.
+	// A program that is being started also has, for a moment, the sockets of the previous dataplane, and with them
+	// its lock.
 	o := nftables.Options{Logger: log, TakeOver: time.Minute}
 	switch *dataplaneName {
 	case "nftables":

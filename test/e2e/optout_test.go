@@ -103,7 +103,7 @@ func pair(namespace string, i int, pod *topology.Host) []model.Object {
 	}
 }
 
-// settled returns the number of lines of all rules, once it does not change any more.
+// settled returns the number of lines of all rules, once it has stopped changing.
 func settled(t *testing.T, n *node) int {
 	t.Helper()
 	last := -1

@@ -36,8 +36,8 @@ const (
 	restoreTimeout = 2 * time.Minute
 )
 
-// TestRestores restores a real etcd again and again: it is copied, objects change, and the copy takes its place, from where it goes on with other changes. What a
-// node and a relay serve is then what the API server has.
+// TestRestores restores a real etcd again and again: it is copied, objects change, and the copy replaces it and goes
+// on with other changes. A node and a relay must then serve the API server's state.
 func TestRestores(t *testing.T) {
 	options := controlplane.Options{Dir: t.TempDir(), ServiceCIDRs: "10.98.0.0/16"}
 	c, err := controlplane.Start(t.Context(), options)

@@ -1,5 +1,5 @@
-// Package kubeapi is an API server in miniature: it lists and watches objects that change, so that programs under test have one that does as it
-// is told.
+// Package kubeapi is an API server in miniature: it lists and watches objects that change, so that tests can control
+// the API server of programs under test.
 package kubeapi
 
 import (
@@ -22,7 +22,7 @@ type Object interface {
 	metav1.Object
 }
 
-// resources are those of the API server, with the version and kind of their objects.
+// resources are the resources of the API server, with the version and kind of their objects.
 var resources = map[string][2]string{
 	"namespaces": {"v1", "Namespace"}, "nodes": {"v1", "Node"}, "services": {"v1", "Service"},
 	"servicecidrs":   {"networking.k8s.io/v1", "ServiceCIDR"},
@@ -140,8 +140,8 @@ func (s *Server) Version() int {
 	return s.version
 }
 
-// Restore takes the server back to what it was at a version that it remembers, as one whose etcd was restored: it counts on from there, and ends all
-// watches.
+// Restore takes the server back to its state at a version that it remembers, like a server whose etcd was restored.
+// It counts on from there, and ends all watches.
 func (s *Server) Restore(version int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,8 +175,8 @@ func (s *Server) at(resource string, version int) []*stored {
 	return objects
 }
 
-// since returns the changes of a resource after a version, the version now, and what is closed when there is more. ok is false if the server has been
-// restored since epoch.
+// since returns the changes of a resource after a version, the current version, and a channel that is closed when
+// there are more. ok is false if the server has been restored since epoch.
 func (s *Server) since(resource string, after, epoch int) (list []change, version int, more <-chan struct{}, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

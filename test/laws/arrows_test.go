@@ -27,7 +27,7 @@ var arrows = []arrow{
 	{"internal/admin/view", []string{"model", "state", "brain", "store"}},
 	{"backend", []string{"state"}},
 	{"internal/backendtest", []string{"state", "backend"}},
-	// What a dataplane needs of the kernel beside its own rules.
+	// The parts of the kernel that a dataplane needs in addition to its own rules.
 	{"internal/kernel/ifaddr", nil},
 	{"kernel/conntrack", []string{"state"}},
 	{"internal/kernel/nodelock", []string{"internal/kernel/nft"}},
@@ -66,7 +66,7 @@ var arrows = []arrow{
 
 	// The configuration: the versions of files do not know each other, and no dataplane knows it.
 	{"backend/iptables", []string{"state", "backend", "kernel/conntrack", "internal/kernel/ipset", "internal/kernel/localnet", "internal/kernel/namespace", "internal/kernel/nft", "internal/kernel/ifaddr", "internal/kernel/nodelock"}},
-	// It is pure, as that of nftables.
+	// It is pure, like the nftables dataplane's.
 	{"backend/iptables/internal/rules", []string{"state", "internal/kernel/ipset"}},
 	{"backend/ipvs", []string{"state", "backend", "internal/kernel/ipvs", "internal/kernel/nft", "internal/kernel/ifaddr", "kernel/conntrack", "internal/kernel/nodelock"}},
 	// It is pure.
@@ -92,7 +92,7 @@ var arrows = []arrow{
 	{"config/v1alpha2", []string{"config"}},
 	{"internal/configfile", []string{"config", "config/v1alpha1", "config/v1alpha2", "internal/manifest", "client/regularfile"}},
 
-	// What sources and dataplanes are made of.
+	// The building blocks of sources and dataplanes.
 	{"internal/manifest", []string{"client/regularfile"}},
 	{"internal/apirules", nil},
 	{"kubeconv", []string{"model", "state"}},
@@ -203,7 +203,7 @@ var bans = []struct {
 	banned func(path string) bool
 	// from reports whether a package, by its path in the module, is under the ban.
 	from func(rel string) bool
-	// linked bans what comes in through other packages, too.
+	// linked also bans imports through other packages.
 	linked bool
 }{
 	{

@@ -88,7 +88,8 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	})
 }
 
-// headings are those of a document, by the names that GitHub gives them for links.
+// headings are the headings of a document, by the names that GitHub gives them for
+// links.
 func headings(text string) []string {
 	var names []string
 	for _, m := range heading.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {

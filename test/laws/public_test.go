@@ -19,7 +19,7 @@ func (p *pkg) isPublic() bool {
 	return p.Name != "main" && !strings.Contains("/"+p.rel()+"/", "/internal/") && !in(p.rel(), "examples", "lab", "test")
 }
 
-// TestExportsMentionNothingInternal: whoever imports a public package can name each type that it meets there.
+// TestExportsMentionNothingInternal: an importer of a public package can name each type that it meets there.
 func TestExportsMentionNothingInternal(t *testing.T) {
 	var public []string
 	for _, p := range packages(t) {
@@ -63,7 +63,7 @@ type mentions struct {
 	found func(at string, o types.Object)
 }
 
-// walk looks at a type that is met at a place. What types of other packages consist of is their matter.
+// walk looks at a type that is met at a place. The contents of other packages' types are their own matter.
 func (m *mentions) walk(at string, t types.Type) {
 	if m.seen[t] {
 		return

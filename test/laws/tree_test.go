@@ -28,7 +28,7 @@ type pkg struct {
 	GoFiles      []string
 	TestGoFiles  []string
 	XTestGoFiles []string
-	// IgnoredGoFiles are those of other platforms.
+	// IgnoredGoFiles are the files for other platforms.
 	IgnoredGoFiles []string
 	Imports        []string
 	Deps           []string

@@ -52,7 +52,7 @@ type Options struct {
 	// CutTimeout is how long an endpoint that serves no longer may go on getting datagrams of flows that it had. Such flows are
 	// cut after the change that took the endpoint away. Default: 1 s.
 	CutTimeout time.Duration
-	// Receipts are those of the servers: they tell who had a datagram whose answer was lost. Default: none.
+	// Receipts are the servers' receipts: they tell who had a datagram whose answer was lost. Default: none.
 	Receipts *Receipts
 	// Explain describes what is known of a connection from an address that was answered by the wrong server, for the report. It is called soon after
 	// that, by a goroutine of its own, for the first such connections. Default: nothing is.
@@ -66,9 +66,10 @@ type Counts struct {
 	// Lost got no answer in time. Reset were refused, or ended by somebody other than the server. WrongEndpoint were answered by a
 	// server that was not allowed to at that moment.
 	Lost, Reset, WrongEndpoint int
-	// ExpectedFailures failed as they had to. Broken are those of them that had been open. Moved were answered by another endpoint than before
-	// while the proxy could not know better. Ended were taken leave of by their server, ended with a process that had nobody to hand them over to, or are
-	// UDP flows whose endpoint was gone.
+	// ExpectedFailures failed as they had to. Broken are the failures of connections that had been open. Moved were
+	// answered by another endpoint than before while the proxy could not know better. Ended were taken leave of by
+	// their server, ended with a process that had nobody to hand them over to, or are UDP flows whose endpoint was
+	// gone.
 	ExpectedFailures, Broken, Moved, Ended int
 	// Strict are the new connections that were answered while only one state of the cluster counted, not one of two.
 	Strict int
@@ -97,9 +98,10 @@ func (c *Counts) add(o *Counts) {
 type Report struct {
 	Counts
 	Control Counts
-	// New is the longest time in which no new connection of a stream succeeded although it had to: how long one took, or from the
-	// beginning of one that failed to the answer of one that began later. Established is the same of requests on open connections.
-	// What began before all streams had is left out: neighbours are resolved then.
+	// New is the longest time in which no new connection of a stream succeeded although it had to: how long one took,
+	// or from the beginning of one that failed to the answer of one that began later. Established is the same of
+	// requests on open connections. Results from before all streams had begun are left out: neighbours are resolved
+	// then.
 	New, Established Gap
 	// Faults describe the first connections that went wrong.
 	Faults []string
@@ -125,7 +127,7 @@ type Counter struct {
 // numbers gives connections their numbers.
 var numbers atomic.Uint64
 
-// stagger is the time from the beginning of one stream to that of the next, and settled how long the last one takes to begin.
+// stagger is the time between the beginnings of two streams, and settled how long the last stream takes to begin.
 const stagger, settled = 7 * time.Millisecond, 50 * time.Millisecond
 
 // Start starts the load, all of which has begun after 7 ms for each stream. Stop must be called.

@@ -39,7 +39,8 @@ type State struct {
 	ForgotClients, ForgotFlows bool
 	// EndedOpen reports whether a process may have ended that carried connections, and had nobody to hand them over to.
 	EndedOpen bool
-	// LeftFlows reports whether there may have been nobody who cuts flows of datagrams to endpoints that serve no longer.
+	// LeftFlows reports whether there may have been no process that deletes flows of datagrams to endpoints that have
+	// stopped serving.
 	LeftFlows bool
 }
 
@@ -63,8 +64,8 @@ func (Plainly) States(t *Target, _ probe.Client, _ netip.Addr, _, _ time.Time) [
 type Ledger struct {
 	mu      sync.Mutex
 	periods []*period
-	// interruptions are the times in which somebody had taken the proxy's work away, those in which it may have forgotten clients and flows, those in
-	// which open connections may have ended with it, and those in which it may have left flows uncut. The last one may have no end yet.
+	// interruptions are times in which the proxy's work was taken away, it may have forgotten clients and flows, open
+	// connections may have ended with it, or it may have left stale flows. The last one may have no end yet.
 	interruptions, clients, flows, open, uncut []interruption
 }
 
@@ -73,8 +74,8 @@ type interruption struct{ began, ended time.Time }
 // underWay is how long before an interruption something may have begun that it hits.
 const underWay = 100 * time.Millisecond
 
-// covers reports whether the interruption may be felt by what began and ended at some times: it was begun by then, or shortly before, or
-// ended by it.
+// covers reports whether the interruption may affect an operation: it began during the interruption or shortly
+// before, or ended during it.
 func (i *interruption) covers(since, until time.Time) bool {
 	within := func(t, began time.Time) bool { return !t.Before(began) && (i.ended.IsZero() || !t.After(i.ended)) }
 	return within(since, i.began.Add(-underWay)) || within(until, i.began)
@@ -100,11 +101,11 @@ type question struct {
 	src      netip.Addr
 }
 
-// remember is how long states are kept that do not count any more: longer than any connection waits.
+// remember is how long outdated states are kept: longer than any connection waits.
 const remember = time.Minute
 
-// Change is called before the proxy learns of a new state of the cluster, which must not be modified any more. From now on
-// connections may go by it. The first state of all counts alone at once.
+// Change is called before the proxy learns of a new state of the cluster, which must not be modified afterwards. From
+// now on connections may go by it. The first state of all counts alone at once.
 func (l *Ledger) Change(w *oracle.World) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,14 +145,15 @@ func (l *Ledger) Changes() string {
 	return "the latest changes: " + strings.Join(list, "; ")
 }
 
-// Interrupt is called before somebody other than the proxy takes its work away. Done is called afterwards, with the time that the
-// proxy has for a repair. What begins or ends until then may fail, and counts as expected failures: open connections too, since the kernel does
-// not translate their packets either while there are no rules for NAT. How long none succeeds is measured all the same. What an
-// open TCP connection sent must arrive in the end.
+// Interrupt is called before somebody other than the proxy takes its work away. Done is called afterwards, with the
+// time that the proxy has for a repair. Connections that begin or end until then may fail, and count as expected
+// failures. This includes open connections, since the kernel does not translate their packets either while there are
+// no rules for NAT. The longest time without a success is measured all the same. Data that an open TCP connection
+// sent must arrive in the end.
 func (l *Ledger) Interrupt() (done func(time.Duration)) { return l.begin(&l.interruptions) }
 
-// ForgetClients is called before the proxy may forget clients that it has to remember, and done when it remembers them again: a client with
-// affinity may get another endpoint meanwhile, and one again afterwards.
+// ForgetClients is called before the proxy may forget clients that it has to remember, and done when it remembers
+// them again. In between a client with affinity may get another endpoint, and once more afterwards.
 func (l *Ledger) ForgetClients() (done func(time.Duration)) { return l.begin(&l.clients) }
 
 // ForgetFlows is the same for flows of datagrams.
@@ -160,8 +162,8 @@ func (l *Ledger) ForgetFlows() (done func(time.Duration)) { return l.begin(&l.fl
 // EndOpen is called before a process may end with the connections that it carries, and done when it has. New ones must succeed all the same.
 func (l *Ledger) EndOpen() (done func(time.Duration)) { return l.begin(&l.open) }
 
-// LeaveFlows is called before the proxy is killed, and done when one serves again: until it has served for [Options].CutTimeout, flows of
-// datagrams may stay with endpoints that serve no longer.
+// LeaveFlows is called before the proxy is killed, and done when one serves again. Until it has served for
+// [Options].CutTimeout, flows of datagrams may stay with endpoints that have stopped serving.
 func (l *Ledger) LeaveFlows() (done func(time.Duration)) { return l.begin(&l.uncut) }
 
 func (l *Ledger) begin(of *[]interruption) (done func(time.Duration)) {

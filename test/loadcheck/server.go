@@ -63,8 +63,8 @@ func (r *Receipts) of(connection uint64) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// Serve starts a server at an address of the host. Its name is the address. What datagrams it gets is in receipts, unless that is nil. The caller
-// must Close it.
+// Serve starts a server at an address of the host. Its name is the address. Datagrams that it gets are in receipts,
+// unless that is nil. The caller must Close it.
 func Serve(h *topology.Host, addr netip.AddrPort, receipts *Receipts) (*Server, error) {
 	s := &Server{addr: addr, receipts: receipts, conns: map[*net.TCPConn]bool{}}
 	err := h.Do(func() (err error) {

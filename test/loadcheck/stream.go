@@ -64,10 +64,10 @@ func (s *stream) String() string {
 	return fmt.Sprintf("%s %v %s (%v)", s.From.Name, s.Target.Protocol, s.Target.Name, s.Target.Addr)
 }
 
-// tick is how precisely streams are paced. What happens in a socket is noticed at once.
+// tick is how precisely streams are paced. Events of a socket are noticed at once.
 const tick = time.Millisecond
 
-// run runs inside the host's namespace from a time until ctx ends and nothing is under way any more.
+// run runs inside the host's namespace from a time until ctx has ended and all requests have finished.
 func (s *stream) run(ctx context.Context, next time.Time) (err error) {
 	if s.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return os.NewSyscallError("epoll_create", err)
@@ -203,19 +203,22 @@ func (s *stream) connect(c *conn) {
 // The source ports: those that systems choose from, among which there are no NodePorts.
 const firstPort, lastPort = 32768, 60999
 
-// spread gives streams their first ports, as far from each other as can be: those of one host may be led to the same endpoint.
+// spread gives streams their first ports, with the greatest possible distance: the streams of one host may be led to
+// the same endpoint.
 func spread(streams []*stream) {
 	const all = lastPort - firstPort + 1
-	first := int(numbers.Add(997)) // another one than that of streams before
+	first := int(numbers.Add(997)) // a port other than the earlier streams have
 	for i, s := range streams {
 		s.port = firstPort + (first+i*all/len(streams))%all
 	}
 }
 
-// bindFresh gives a socket a port that this stream has not used for long. The node remembers flows of datagrams for half a
-// minute or more, so that the same port would be the same flow, and not a new one. Of TCP it remembers connections for 10 s after a reset. If their last
-// packet there was another than the client's reset, as when its last ACK was overtaken, connection tracking sends a new connection from the same port
-// where the old one went, without asking any rule. A port of the system's choice may be one of those: Linux starts anew from a random one every 10 s.
+// bindFresh gives a socket a port that this stream has not used for long. The node remembers flows of datagrams for
+// half a minute or more, so that the same port would be the same flow, and not a new one. Of TCP it remembers
+// connections for 10 s after a reset. If their last packet there was another than the client's reset, as when its
+// last ACK was overtaken, connection tracking sends a new connection from the same port where the old one went,
+// without asking any rule. A port of the system's choice may be one of those: Linux restarts from a random one every
+// 10 s.
 func (s *stream) bindFresh(fd, family int) error {
 	for {
 		s.port++
@@ -339,7 +342,7 @@ func (s *stream) answered(c *conn, server netip.AddrPort) {
 		return
 	}
 	if now.Sub(since) > interruptedLate && s.interrupted(since, now) {
-		// What it sent got lost, and was sent again by TCP. How long others had to wait is what counts.
+		// Its data was lost, and TCP sent it again. Only the waiting time of the others counts.
 		s.fresh.failure(since)
 	} else {
 		s.fresh.success(since, now, s.o.Timeout)
@@ -369,7 +372,7 @@ func (s *stream) judgeNew(c *conn, since, now time.Time) {
 	}
 }
 
-// former is a new connection that was answered.
+// This is a new connection that was answered.
 type former struct {
 	server       netip.AddrPort
 	since, until time.Time
@@ -434,7 +437,8 @@ func (s *stream) judgeEstablished(c *conn, server netip.AddrPort, since, now tim
 	s.bad(c, &s.counts.WrongEndpoint, fmt.Sprintf("was with %v and is answered by %v; states %v", c.server, server, states))
 }
 
-// servedSince reports whether an endpoint may have been serving while a request was under way, or shortly before: since nobody has cut flows.
+// servedSince reports whether an endpoint may have been serving while a request was under way, or shortly before,
+// during the time without anybody who deletes flows.
 func (s *stream) servedSince(server netip.AddrPort, since, now time.Time) bool {
 	return slices.ContainsFunc(s.states(since.Add(-s.o.CutTimeout), now), func(st State) bool {
 		return st.LeftFlows || slices.Contains(st.Serving, server)

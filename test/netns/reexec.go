@@ -49,9 +49,10 @@ func Check() error {
 	return ns.Close()
 }
 
-// Reexec runs this program again, with the same arguments, environment and standard files, as root of new user, network and
-// mount namespaces, waits for it and returns its exit code. It returns a [*PermissionError] if the system does not allow
-// that, also if this program has been started by Reexec already. The program finds files by [Inherited].
+// Reexec runs this program again, with the same arguments, environment and standard files, as root of new user,
+// network and mount namespaces. It waits for the program and returns its exit code. It returns a [*PermissionError]
+// if the system does not allow that, also if this program has been started by Reexec already. The program finds files
+// by [Inherited].
 func Reexec(files ...*os.File) (code int, err error) {
 	if os.Getenv(reexeced) != "" {
 		return 0, &PermissionError{errors.New("the user namespace gives no right to make network namespaces")}

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// Checksum is that of the Internet protocols (RFC 1071) over all parts in a row, for packets that a test writes itself.
+// Checksum is the checksum of the Internet protocols (RFC 1071) over all parts in a row, for packets that a test
+// writes itself.
 func Checksum(parts ...[]byte) uint16 {
 	text := slices.Concat(parts...)
 	if len(text)%2 == 1 {

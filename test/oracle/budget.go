@@ -26,8 +26,8 @@ type portPart struct {
 	refuses     bool // although it may have endpoints
 }
 
-// portParts are all ports of a service, in the order in which they get room: first all of them with their frontends, then each with its
-// endpoints, as far as there is room for all that it takes.
+// portParts are all ports of a service, in the order in which they get room. First all ports get room for their
+// frontends, then each gets room for its endpoints, as far as there is room for all of them.
 func (w *World) portParts(s *model.Service, room int64) (parts []portPart, taken int64) {
 	if !w.handles(s) {
 		return nil, 0
@@ -146,8 +146,8 @@ func (w *World) inOrder(namespace string) []*model.Service {
 	return list
 }
 
-// namespaceLimit is what each namespace may have: its budget, lowered by a quarter until what all of them take is within that of the
-// node.
+// namespaceLimit is the limit of each namespace: its budget, lowered by a quarter until the total of all namespaces
+// is within the node's budget.
 func (w *World) namespaceLimit() (limit int64, bounded bool) {
 	limit = w.Budgets.Namespace
 	if w.Budgets.Node == 0 {

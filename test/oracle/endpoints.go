@@ -68,8 +68,8 @@ func addEndpoints(eps []endpoint, slice *model.EndpointSlice, port uint16) []end
 	return eps
 }
 
-// specialRanges are the addresses that neither pods nor externalIPs can have: those that stand for no host or for the host that
-// uses them, those that mean something on one link only, and those of groups of hosts.
+// specialRanges are the addresses that neither pods nor externalIPs can have: addresses for no host or for the host
+// that uses them, addresses with a meaning on one link only, and multicast addresses.
 var specialRanges = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/32"), netip.MustParsePrefix("::/128"),
 	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"),
@@ -186,8 +186,8 @@ func (w *World) LocalReady(name state.ServiceName, f state.Family) int {
 	return len(addrs)
 }
 
-// Serving lists the endpoints of a service port in one family that are serving, terminating or not, ordered by address: the
-// only ones that may keep the UDP flows which they have. The service must be in the world.
+// Serving lists the serving endpoints of a service port in one family, terminating or not, ordered by address. Only
+// they may keep their existing UDP flows. The service must be in the world.
 func (w *World) Serving(name state.ServiceName, port string, proto state.Protocol, f state.Family) []netip.AddrPort {
 	var serving []netip.AddrPort
 	for _, s := range w.Services {

@@ -9,7 +9,8 @@ import (
 	"github.com/switchyard-net/switchyard/test/probe"
 )
 
-// What keeps a service from getting a packet to an address or node port that it names, beside [OtherFamily] and [NoRoom].
+// The reasons why a service gets no packet to an address or node port that it names, in addition to [OtherFamily] and
+// [NoRoom].
 const (
 	Headless         = "Headless"         // it has no cluster IP on purpose
 	ExternalName     = "ExternalName"     // it is an alias in DNS
@@ -137,11 +138,11 @@ type Rules struct {
 	Restricted bool
 	// SlicesWithout are the slices of the service without the port that has the packet, each with the reason.
 	SlicesWithout map[string]string
-	// Twins is how many endpoints do not count beside one with the same address and port.
+	// Twins is how many endpoints do not count because another one has the same address and port.
 	Twins int
 }
 
-// What hints do.
+// The effects of hints.
 const (
 	HintsUsed    = "Used"         // only endpoints that are hinted for here get the packet
 	SomeUnhinted = "SomeUnhinted" // not all ready endpoints have hints, so that they do not count

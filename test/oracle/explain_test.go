@@ -154,7 +154,7 @@ func (n *tallyOfReasons) ask(r *run, rng *rand.Rand) error {
 // clientPod are the addresses of a pod on this node that no EndpointSlice has.
 var clientPod = []netip.Addr{netip.MustParseAddr("10.244.0.99"), netip.MustParseAddr("fd00:244::99")}
 
-// unlisted are addresses of clients outside that are in no source range but those of all addresses.
+// unlisted are addresses of clients outside that are in no source range except the ranges of all addresses.
 var unlisted = map[state.Family]netip.Addr{state.IPv4: netip.MustParseAddr("198.51.100.7"), state.IPv6: netip.MustParseAddr("fd00:51::7")}
 
 // words are by what people can name the client of a packet. The node, and clients outside, may have another address than the packet says.

@@ -85,8 +85,8 @@ func (w *World) addressClaims(p probe.Packet) (claims []claim) {
 	return claims
 }
 
-// mayBeExternal: external IPs have not been switched off. An external IP is the address of a host somewhere, in the ranges that the operator gives to services, and none of a
-// node unless the operator wants that.
+// mayBeExternal: external IPs have not been switched off. An external IP is the address of a host somewhere, in the
+// ranges that the operator gives to services. It is no node's address unless the operator allows that.
 func (w *World) mayBeExternal(addr netip.Addr) bool {
 	if w.IgnoreExternalIPs || isSpecial(addr) {
 		return false
@@ -126,8 +126,9 @@ func (w *World) nodePortClaims(p probe.Packet) (claims []claim) {
 	return claims
 }
 
-// winner decides between claims on one frontend: a cluster IP beats a load balancer IP, which beats an external IP; then the oldest
-// service wins, and one whose age is not known is the youngest; then the one that is first by name; then the first of its ports.
+// winner decides between claims on one frontend. A cluster IP beats a load balancer IP, which beats an external IP.
+// Then the oldest service wins, and a service whose age is not known is the youngest. Then the first by name wins,
+// then the first of its ports.
 func winner(claims []claim) (claim, bool) {
 	if len(claims) == 0 {
 		return claim{}, false

@@ -1,8 +1,9 @@
 // Package oracle answers what must happen to a connection straight from the cluster's objects, slowly and plainly.
 //
-// It is the yardstick for everything fast: the brain and the store are checked against it in random histories, backends
-// with real packets. It is written from the rules of Kubernetes' service proxies, one short function per rule, and shares
-// nothing with the code that it checks: each question walks over all objects again, nothing is remembered.
+// It is the yardstick for everything fast: the brain and the store are checked against it in random histories,
+// backends with real packets. It is written from the rules of Kubernetes' service proxies, one short function per
+// rule, and shares nothing with the code that it checks. Each question walks over all objects again, and nothing is
+// remembered.
 //
 // One rule is not here, because it needs memory: the service default/kubernetes keeps its last endpoints when it would fall to none.
 package oracle
@@ -104,9 +105,9 @@ func (w *World) stray(dst netip.Addr) probe.Outcome {
 	return probe.Pass
 }
 
-// usesLocal reports whether a connection may only go to endpoints on this node: internalTrafficPolicy Local for whatever client
-// connects to the cluster IP; externalTrafficPolicy Local for connections to the other frontends, but not those of pods
-// and of this node.
+// usesLocal reports whether a connection may only go to endpoints on this node. internalTrafficPolicy Local applies
+// to any client that connects to the cluster IP. externalTrafficPolicy Local applies to connections to the other
+// frontends, except connections of pods and of this node.
 func (w *World) usesLocal(c claim, p probe.Packet) bool {
 	if c.kind == state.ClusterIP {
 		return c.service.InternalLocal

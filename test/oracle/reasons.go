@@ -10,7 +10,7 @@ import (
 	"github.com/switchyard-net/switchyard/test/probe"
 )
 
-// Why a Reasoned endpoint gets no connections, beside that there is no room for it.
+// The reasons why a Reasoned endpoint gets no connections, other than missing room.
 const (
 	OtherFamily     = "OtherFamily"     // its address is not of its slice's family
 	Special         = "Special"         // its address is one that no endpoint can have

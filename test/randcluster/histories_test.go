@@ -188,7 +188,7 @@ func TestSituations(t *testing.T) {
 	}
 }
 
-// What a caller fixes stays fixed, and nothing but the given pools is used.
+// Options that a caller fixes stay fixed, and nothing but the given pools is used.
 func TestPools(t *testing.T) {
 	o := Options{
 		Nodes:             []Node{{"here", addrs("192.168.0.1")}, {"there", addrs("192.168.0.2")}},

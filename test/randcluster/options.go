@@ -38,9 +38,9 @@ type Options struct {
 	// Ports and NodePorts are port numbers of services.
 	Ports     []uint16
 	NodePorts []uint16
-	// Protocols are those of service ports and packets. Default: TCP, UDP and SCTP.
+	// Protocols are the protocols of service ports and packets. Default: TCP, UDP and SCTP.
 	Protocols []state.Protocol
-	// PodClients and OutsideClients are sources of packets, beside the endpoints and this node.
+	// PodClients and OutsideClients are sources of packets, in addition to the endpoints and this node.
 	PodClients     []netip.Addr
 	OutsideClients []netip.Addr
 	// Foreign are destinations that have nothing to do with any service.

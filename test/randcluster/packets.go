@@ -9,10 +9,11 @@ import (
 	"github.com/switchyard-net/switchyard/test/probe"
 )
 
-// Packets lists packets that are worth asking about in the current cluster: all kinds of clients to every frontend that a
-// service may have (also those of services that are not handled), and near misses: ports next to a frontend's, other
-// protocols, cluster IPs that nobody owns, addresses that have nothing to do with services. Some sources are hard to send
-// from with real packets, such as a load balancer's address: callers leave out what they cannot send.
+// Packets lists packets that are worth asking about in the current cluster. All kinds of clients connect to every
+// frontend that a service may have, including services that are not handled. Near misses are ports next to a
+// frontend's, other protocols, cluster IPs that nobody owns, and addresses that have nothing to do with services.
+// Some sources are hard to send from with real packets, such as a load balancer's address: callers leave out what
+// they cannot send.
 func (h *History) Packets() []probe.Packet {
 	b := packets{h: h, list: make([]probe.Packet, 0, 512), has: make(map[probe.Packet]bool, 512)}
 	for _, s := range kind[*model.Service](h) {

@@ -185,7 +185,7 @@ func (h *History) flipEndpoint() {
 	}
 }
 
-// replaceEndpoint puts ep in the place of all endpoints of s with its address.
+// replaceEndpoint replaces all endpoints of s that have ep's address by ep.
 func replaceEndpoint(s *model.EndpointSlice, ep model.Endpoint) {
 	for i := range s.Endpoints {
 		if s.Endpoints[i].Addr == ep.Addr {
@@ -194,8 +194,8 @@ func replaceEndpoint(s *model.EndpointSlice, ep model.Endpoint) {
 	}
 }
 
-// moveEndpoint moves an endpoint from one slice to another of the same namespace and family. One time in three it stays
-// where it was, too.
+// moveEndpoint moves an endpoint from one slice to another of the same namespace and family. One time in three it
+// also stays in the old slice.
 func (h *History) moveEndpoint() {
 	all := kind[*model.EndpointSlice](h)
 	if len(all) < 2 {

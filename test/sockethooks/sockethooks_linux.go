@@ -58,8 +58,10 @@ type Pair struct {
 	translated *atomic.Uint64
 }
 
-// NewPair makes a pair in the calling thread's network namespace, whose hooks are attached. If base has ResetRemoved, connections of the node through hooks
-// are ended, too, and hooks leave those of pods alone; if it has Counters, they are counted. When the pair is closed, translated gets the number of connections that the hooks have translated.
+// NewPair makes a pair in the calling thread's network namespace, whose hooks are attached. If base has ResetRemoved,
+// connections of the node through hooks are also ended, and hooks leave connections of pods alone; if it has
+// Counters, they are counted. When the pair is closed, translated gets the number of connections that the hooks have
+// translated.
 func NewPair(ctx context.Context, on OnNamespace, base nftables.Options, translated *atomic.Uint64) (*Pair, error) {
 	p := &Pair{translated: translated}
 	var err error

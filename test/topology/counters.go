@@ -26,7 +26,8 @@ func (l *Lab) Trouble() Trouble {
 	return t
 }
 
-// Since returns a line for each host that was there before, too, and has dropped packets or could not answer them since then.
+// Since returns a line for each host that was also there before, and has dropped packets or could not answer them
+// since then.
 func (t Trouble) Since(before Trouble) (lines []string) {
 	for h, c := range t {
 		if was := before[h]; was != nil && c.since(was) != "" {

@@ -66,8 +66,8 @@ func (h *Host) Do(fn func() error) error { return h.ns.Do(fn) }
 // SetSysctls writes kernel settings of the host.
 func (h *Host) SetSysctls(settings ...netns.Sysctl) error { return h.ns.SetSysctls(settings...) }
 
-// LeakLoopback makes the host send packets to IPv4 loopback addresses out on its network device, by its default route, and take answers from there.
-// It has none itself any longer.
+// LeakLoopback makes the host send packets to IPv4 loopback addresses out on its network device, by its default
+// route, and take answers from there. The host itself no longer has them.
 func (h *Host) LeakLoopback() error {
 	lo, err := h.nl.LinkByName("lo")
 	if err != nil {

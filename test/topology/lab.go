@@ -83,8 +83,8 @@ func (l *Lab) OtherNode() *Host { return l.other }
 // Client returns the host outside the cluster.
 func (l *Lab) Client() *Host { return l.client }
 
-// OnHost calls fn for the node under test, for each pod on it, and for each that is added later, before it is used. What fn returns is what
-// the call that adds the pod returns.
+// OnHost calls fn for the node under test, for each pod on it, and for each that is added later, before it is used.
+// The call that adds the pod returns fn's error.
 func (l *Lab) OnHost(fn func(*Host) error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -178,7 +178,7 @@ func (l *Lab) RemovePod(name string) error {
 	return errors.Join(pod.unlink(), pod.close())
 }
 
-// Close removes everything. The lab must not be used any more.
+// Close removes everything. The lab must not be used afterwards.
 func (l *Lab) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -104,7 +104,7 @@ func (h *Host) probe(ctx context.Context, proto state.Protocol, dst netip.AddrPo
 		return Answer{Outcome: OutcomeOf(err), Err: err}
 	}
 	defer conn.Close()
-	stream, isStream := conn.(*net.TCPConn) // SCTP's, too: package net knows it by no other name
+	stream, isStream := conn.(*net.TCPConn) // also SCTP's: package net knows it by no other name
 	if isStream {
 		// Close by a reset: no TIME_WAIT, so the same source port can be used again at once.
 		_ = stream.SetLinger(0)
@@ -208,7 +208,7 @@ func (h *Host) Dial(ctx context.Context, proto state.Protocol, dst, source netip
 	return net.FileConn(file)
 }
 
-// prepareSCTP makes an SCTP socket behave like those of other protocols, and returns the source for it.
+// prepareSCTP makes an SCTP socket behave like the sockets of other protocols, and returns the source for it.
 //
 // It asks for ICMP errors: without that, SCTP takes them for passing trouble and tries on. And it chooses a source address: a
 // socket that is bound to none announces all the host's addresses to the server, which then sends packets to them too. NAT

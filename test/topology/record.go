@@ -33,8 +33,8 @@ type Recorder struct {
 	next int
 }
 
-// recorded is how many packets a Recorder keeps: those of some 10 s under the load of a story, more than a connection has until it
-// times out. maxExplained bounds what Explain prints.
+// recorded is how many packets a Recorder keeps: some 10 s under the load of a story, longer than a connection takes
+// to time out. maxExplained bounds the output of Explain.
 const (
 	recorded     = 1 << 16
 	snapLength   = 128
@@ -49,7 +49,7 @@ type recordedPacket struct {
 	proto    uint8
 	flags    uint8 // of TCP
 	src, dst netip.AddrPort
-	// note describes what is special: an ICMP message, whose src and dst are those of the packet that it is about.
+	// note describes a special packet: an ICMP message, with the src and dst of the packet that it is about.
 	note string
 }
 

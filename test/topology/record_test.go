@@ -72,7 +72,7 @@ func TestRecorderExplainsWhatIsLost(t *testing.T) {
 	}
 }
 
-// TestRecorderCountsTrouble: what the kernel counts meanwhile is part of the explanation.
+// TestRecorderCountsTrouble: the kernel's counters of that time are part of the explanation.
 func TestRecorderCountsTrouble(t *testing.T) {
 	l := newLab(t, Options{})
 	r, err := l.Node().Record()

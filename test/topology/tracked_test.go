@@ -12,7 +12,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// TestTracked looks for connections in a table that has others, too.
+// TestTracked looks for connections in a table that also has others.
 func TestTracked(t *testing.T) {
 	nft, err := exec.LookPath("nft")
 	if err != nil {

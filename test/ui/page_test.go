@@ -29,7 +29,7 @@ import (
 
 var screenshots = flag.String("screenshots", "", "directory for pictures of the page; default: none are taken")
 
-// browser is a page in Chromium. What it complains of, and each request to another place, fails the test.
+// browser is a page in Chromium. Each of its complaints, and each request to another place, fails the test.
 type browser struct {
 	*testing.T
 	ctx     context.Context
@@ -131,7 +131,7 @@ func (b *browser) holds(what, expression string) {
 	guarded := "(() => { try { return " + expression + "; } catch { return false; } })()"
 	if err := chromedp.Run(b.ctx, chromedp.Poll(guarded, &ok, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(20*time.Second))); err != nil {
 		if last := chromedp.Run(b.ctx, chromedp.Evaluate(expression, &ok)); last != nil {
-			err = last // what it throws says more than a time-out
+			err = last // its exception says more than a timeout
 		}
 		var text string
 		_ = chromedp.Run(b.ctx, chromedp.Evaluate("document.body.innerText", &text))
@@ -295,7 +295,7 @@ func TestHiddenPage(t *testing.T) {
 	}
 }
 
-// TestTooManyPages: a page for which there is no room says so, and takes the place of one that is closed.
+// TestTooManyPages: a page for which there is no room says so, and replaces a page that is closed.
 func TestTooManyPages(t *testing.T) {
 	y := newYard(t, shop())
 	address := y.serve("")
@@ -340,7 +340,7 @@ func TestLongNames(t *testing.T) {
 	b.sees("#count", "100 Services")
 }
 
-// TestClocks: what is late goes by the clock of the relay, whatever that of the browser is.
+// TestClocks: lateness is measured by the clock of the relay, not the browser's.
 func TestClocks(t *testing.T) {
 	f := newFleet(3)
 	address, _ := serve(t, "", func(ctx context.Context) http.Handler { return ui.RelayHandler(ctx, f) })
@@ -421,7 +421,7 @@ func TestRelay(t *testing.T) {
 
 	b.press("/")
 	b.holds("the filter has the focus", `document.activeElement.id === "filter"`)
-	b.press(kb.Backspace) // of the driver the page gets the character, too
+	b.press(kb.Backspace) // with the driver, the page also gets the character
 	b.press("node-2345")
 	b.sees("#count", "1 of 5,000 nodes")
 	b.press(kb.Enter)
@@ -449,8 +449,8 @@ func TestRelay(t *testing.T) {
 	b.picture("page-relay-phone")
 }
 
-// TestLab: the page of a lab has the connections of its newest round, in the list, in the picture and one by one; new connections that are counted are in the
-// list, too.
+// TestLab: the page of a lab has the connections of its newest round, in the list, in the picture and one by one. New
+// connections that are counted are also in the list.
 func TestLab(t *testing.T) {
 	l := &laboratory{yard: newYard(t, shop())}
 	address, _ := serve(t, "", func(ctx context.Context) http.Handler { return ui.Handler(ctx, l) })

@@ -77,15 +77,15 @@ func manPage(c *cobra.Command) string {
 			fmt.Fprintf(&b, ".TP\n.B %s\n%s\n", roff(strings.TrimSpace(name+" "+kind)), roff(usage))
 		})
 	}
-	var beside []string
+	var seeAlso []string
 	if c.HasParent() {
-		beside = append(beside, strings.ReplaceAll(c.Parent().CommandPath(), " ", "-")+"(1)")
+		seeAlso = append(seeAlso, strings.ReplaceAll(c.Parent().CommandPath(), " ", "-")+"(1)")
 	}
 	for _, sub := range Listed(c) {
-		beside = append(beside, strings.ReplaceAll(sub.CommandPath(), " ", "-")+"(1)")
+		seeAlso = append(seeAlso, strings.ReplaceAll(sub.CommandPath(), " ", "-")+"(1)")
 	}
-	if len(beside) > 0 {
-		fmt.Fprintf(&b, ".SH SEE ALSO\n%s\n", roff(strings.Join(beside, ", ")))
+	if len(seeAlso) > 0 {
+		fmt.Fprintf(&b, ".SH SEE ALSO\n%s\n", roff(strings.Join(seeAlso, ", ")))
 	}
 	return b.String()
 }

@@ -37,8 +37,9 @@ type conformanceOptions struct {
 func newConformanceCommand() *cobra.Command {
 	var o conformanceOptions
 	cmd := &cobra.Command{
-		Use:   "conformance [FLAG...] -- PROGRAM [ARG...]",
-		Short: cli.LabCommands["conformance"],
+		Use:                   "conformance [FLAG...] -- PROGRAM [ARG...]",
+		DisableFlagsInUseLine: true,
+		Short:                 cli.LabCommands["conformance"],
 		Long: `Conformance starts a program that follows the node-local API in a small cluster of network
 namespaces, changes Services, sends packets and compares what comes of them with what must. A
 dataplane that passes is one. docs/write-a-dataplane.md leads there, and conformance/README.md
@@ -47,7 +48,7 @@ describes the stories.
 In the arguments of PROGRAM, {socket} stands for the path of the API's unix socket, and {target} for
 its address, unix:///PATH. The program runs in the network namespace of the node, once for each story and
 several at the same time. It reports what it shows in WatchRequest.status, and ends at SIGTERM; what
-it has programmed stays then. What it prints is shown where a story fails.
+it has programmed stays then. If a story fails, the output of PROGRAM is printed.
 
 A line for each story and history says ok, FAIL or skip. The exit code is 0 if all passed, 1 if
 something failed, 2 for a mistake in the command line, and 3 if nothing failed and something was

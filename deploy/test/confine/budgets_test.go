@@ -92,7 +92,8 @@ func sliceOf(namespace string, tenant, i, ports, first, last int) *discoveryv1.E
 	return s
 }
 
-// crowd are manifests of tenants who want more than there is, beside those of the node's service web.
+// crowd are manifests of tenants who ask for more than the node may have, in addition to the manifests of the node's
+// service web.
 type crowd struct {
 	*node
 	kinds   []string // one for each tenant
@@ -133,8 +134,9 @@ func (c *crowd) another(n int) (address string) {
 	return ip + ":80"
 }
 
-// TestBudgetsFitTheMemoryLimit has tenants want more than there is, in a cgroup with a limit of memory: the process starts, goes on while they change
-// their services, and starts again, and routes the services of others all the time. In each mode, nothing is killed.
+// TestBudgetsFitTheMemoryLimit has tenants ask for more than there is, in a cgroup with a limit of memory. The
+// process starts, keeps running while they change their services, starts again, and routes the other services all the
+// time. In each mode, nothing is killed.
 func TestBudgetsFitTheMemoryLimit(t *testing.T) {
 	memory, mixes := int64(96<<20), map[string][]string{"all": {"frontends", "frontends", "endpoints"}}
 	if text := os.Getenv(budgetMemory); text != "" {
@@ -147,7 +149,7 @@ func TestBudgetsFitTheMemoryLimit(t *testing.T) {
 		for kind := range fillers {
 			mixes[kind] = []string{kind, kind, kind, kind}
 		}
-		mixes["services"] = []string{"services", "services", "frontends"} // two have all that the node may have; objects beyond it take memory, too
+		mixes["services"] = []string{"services", "services", "frontends"} // two have all that the node may have; objects beyond it also take memory
 	}
 	modes := []string{"nftables", "iptables-nft"}
 	if len(mixes) > 1 {

@@ -26,9 +26,9 @@ type confinement struct {
 	// none if it is empty. The program is at its place below it.
 	Root   string
 	Mounts []mount
-	// Env are variables that the process has beside those of the test.
+	// Env are variables that the process has in addition to the test's.
 	Env []string
-	// Cgroup is a directory of a cgroup in which the process runs; that of the test if it is empty.
+	// Cgroup is the cgroup directory in which the process runs; if empty, the test's cgroup.
 	Cgroup string
 	// Probe has the process try system calls instead of becoming another program.
 	Probe bool

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// flush removes all rules of the node, as firewalls do. Since Linux 6.9 those of a process that runs stay.
+// flush removes all rules of the node, as firewalls do. Since Linux 6.9 the rules of a running process stay.
 func (n *node) flush() {
 	n.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
@@ -119,7 +119,7 @@ func TestLifeApart(t *testing.T) {
 	s.wait()
 	n.flush()
 	n.eventually("the rules are there without a server", n.routes(clusterAddr))
-	s = serve() // in the place of the socket that the dead one left
+	s = serve() // replaces the socket that the dead process left
 	n.file("web.yaml", strings.ReplaceAll(objects["nodes"]+"\n---\n"+objects["services"]+"\n---\n"+objects["endpointslices"], "10.96.0.10", "10.96.0.11"))
 	n.eventually("a change arrives", n.routes("10.96.0.11:80"))
 	_ = a.cmd.Process.Kill()

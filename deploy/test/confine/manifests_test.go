@@ -124,7 +124,7 @@ func (d *deployed) volume(files map[string]string, mode os.FileMode) string {
 	return dir
 }
 
-// volumes makes what the volumes of a pod hold. certificate is for those of Secrets.
+// volumes makes the contents of a pod's volumes. certificate is the certificate for Secrets.
 func (d *deployed) volumes(m *manifests, subject pkix.Name, hosts ...string) map[string]string {
 	d.Helper()
 	places := make(map[string]string)

@@ -140,8 +140,8 @@ var completed = map[string]string{
 	"relay":      "services=10001",
 }
 
-// TestLimits has the pods of each manifest start beside a cluster of 10,000 services with five endpoints each, be killed and start again,
-// within the limits of memory that the manifests set.
+// TestLimits has the pods of each manifest start next to a cluster of 10,000 services with five endpoints each. They
+// are killed and start again, within the memory limits of the manifests.
 func TestLimits(t *testing.T) {
 	cluster := clusterOf(t, 10_000)
 	for _, c := range []struct{ title, dir string }{

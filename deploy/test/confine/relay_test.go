@@ -32,7 +32,8 @@ func (n *node) echoes() bool {
 	return err == nil && string(answer[:size]) == "hello"
 }
 
-// TestRelay is a node in mode userspace, with the capability that nftables takes, and the next process in the place of the first.
+// TestRelay is a node in mode userspace, with the capability that nftables takes, and a second process that replaces
+// the first.
 func TestRelay(t *testing.T) {
 	n := newNode(t)
 	var server net.PacketConn

@@ -41,7 +41,7 @@ type condition struct {
 	Op              string
 }
 
-// The profiles: that of most modes, and those of modes ebpf and iptables.
+// The seccomp profiles of most modes, and of modes ebpf and iptables.
 const (
 	profileFile         = "../../seccomp/switchyard.json"
 	ebpfProfileFile     = "../../seccomp/switchyard-ebpf.json"
@@ -69,7 +69,7 @@ func readProfileFile(t *testing.T, profileFile string) *profile {
 	return &p
 }
 
-// syscallNumbers are those of an architecture, by name, as golang.org/x/sys has them.
+// syscallNumbers are the system call numbers of an architecture, by name, as golang.org/x/sys has them.
 func syscallNumbers(t *testing.T, arch string) map[string]uint32 {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.Dir}}", "golang.org/x/sys/unix").Output()
@@ -201,7 +201,8 @@ func TestProfileNamesSystemCalls(t *testing.T) {
 	}
 }
 
-// TestProfilesOfModes: those of modes ebpf and iptables have one rule more than the usual one, and are the same otherwise.
+// TestProfilesOfModes: the profiles of modes ebpf and iptables have one rule more than the usual profile, and are the
+// same otherwise.
 func TestProfilesOfModes(t *testing.T) {
 	usual := readProfile(t)
 	numbers := syscallNumbers(t, "amd64")

@@ -320,7 +320,8 @@ const kernelSettings = "linux: {oomScoreAdj: -997, conntrack: {maxPerCore: 1, mi
 
 var netAdmin = []int{unix.CAP_NET_ADMIN}
 
-// TestProxy is kube-proxy's place, with one capability. What it may not do it says, and goes on.
+// TestProxy runs in kube-proxy's place, with one capability. It reports the operations that it may not do, and
+// continues.
 func TestProxy(t *testing.T) {
 	for name, user := range map[string]int{"root": 0, "somebody": somebody} {
 		t.Run(name, func(t *testing.T) {
@@ -374,7 +375,7 @@ func (n *node) sysctl(name string) (value string) {
 	return value
 }
 
-// TestInitOnly sets what can be set, warns of the rest and ends well, whatever it has.
+// TestInitOnly sets what it can, warns of the rest, and exits without an error whatever its rights.
 func TestInitOnly(t *testing.T) {
 	n := newNode(t)
 	p := n.start(somebody, somebody, netAdmin, "proxy", "--init-only", "--config", n.config(kernelSettings))

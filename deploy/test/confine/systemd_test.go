@@ -208,7 +208,7 @@ func TestUnitsPermitTheProfile(t *testing.T) {
 	}
 }
 
-// users and groups are those of sysusers.conf, by numbers of our own.
+// users and groups are the names of sysusers.conf, with numbers of our own.
 var users = map[string]int{"switchyard": 65531, "switchyard-apply": 65533}
 
 const unitGroup = 65530
@@ -246,7 +246,7 @@ func (d *deployed) startUnit(name, config, runtime, secrets string) *process {
 func TestUnitsRun(t *testing.T) {
 	systemd(t, "systemd-analyze")
 	d, m := deploy(t), readManifests(t, "kustomize/split")
-	// Where the API server is reached from is not what this is about: the files are those of the pods.
+	// The API server's address does not matter here: the files are the pods' files.
 	secrets := d.volumes(m, pkix.Name{})["token"]
 	const kubeconfig = "kubeconfig.yaml"
 	config := d.volume(map[string]string{

@@ -1,6 +1,6 @@
-// Command parts routes the services of a node out of the parts that package node is made of: a source, the store with its brain, and a
-// dataplane. It is for programs that bring a dataplane of their own, which implements backend.Backend, or that want neither the API
-// nor metrics.
+// Command parts routes the services of a node with the parts of package node: a source, the store with its brain, and
+// a dataplane. It is for programs that bring a dataplane of their own, which implements backend.Backend, or that want
+// neither the API nor metrics.
 package main
 
 import (
@@ -35,7 +35,7 @@ func main() {
 	}
 }
 
-// run routes until ctx ends. What is programmed stays, so that a restart is not noticed.
+// run routes until ctx ends. The rules stay, so that traffic does not notice a restart.
 func run(ctx context.Context, manifests, node, pods string) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	var detector state.LocalDetector

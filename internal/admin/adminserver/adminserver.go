@@ -42,8 +42,8 @@ type Source interface {
 	Traffic(view.Selection) (*view.Traffic, error)
 }
 
-// What all clients together may take. All of them are of root or of the user of this process, so the bounds are for mistakes: a script that
-// forgets its connections.
+// The limits for all clients together. All of them are of root or of the user of this process, so the bounds are for
+// mistakes: a script that forgets its connections.
 const (
 	// maxConnections is how many there may be. One more closes the one that was used least recently.
 	maxConnections = 32
@@ -284,7 +284,7 @@ func (s *server) list(r *adminv1.ListRequest, stream grpc.ServerStreamingServer[
 		}
 		sent++
 		if err := stream.Context().Err(); err != nil {
-			return false, status.FromContextError(err).Err() // nobody waits for it any more
+			return false, status.FromContextError(err).Err() // nobody waits for it now
 		}
 		if err := list.add(row); err != nil {
 			return false, err
@@ -331,7 +331,7 @@ func (s *server) changes(ctx context.Context, m *adminv1.Selection, known map[st
 	changes, seen, size := &adminv1.WatchResponse{}, map[string]bool{}, 0
 	for row := range rows {
 		if err := ctx.Err(); err != nil {
-			return nil, status.FromContextError(err).Err() // nobody waits for it any more
+			return nil, status.FromContextError(err).Err() // nobody waits for it now
 		}
 		if size += proto.Size(row); size > watchBytes {
 			return nil, status.Errorf(codes.ResourceExhausted, "the rows that are selected have more than %d MiB; name a namespace or fewer names", watchBytes>>20)

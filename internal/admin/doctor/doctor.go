@@ -1,7 +1,7 @@
 // Package doctor looks for what on a node keeps a service proxy from working, and says how to remedy it.
 //
-// Each check is a function of [Node], which is what it may look at: files below /proc and /sys, and functions that read the kernel or ask
-// others. No check changes anything.
+// Each check is a function of [Node], which has all that it may look at: files below /proc and /sys, and functions
+// that read the kernel or ask other programs. No check changes anything.
 package doctor
 
 import (

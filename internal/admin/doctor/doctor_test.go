@@ -13,7 +13,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
-// files are those of a node on which all is well.
+// files are the files of a node on which all is well.
 var files = map[string]string{
 	"proc/self/status":                                "Name:\tswitchyard\nCapInh:\t0000000000000000\nCapEff:\t000001ffffffffff\n",
 	"proc/sys/net/ipv4/ip_forward":                    "1\n",

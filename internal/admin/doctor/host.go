@@ -241,7 +241,7 @@ func (n *Node) reserved(first, last int) bool {
 	return next > last
 }
 
-// stateListen is that of a socket in /proc/net/tcp.
+// stateListen is the state of a listening socket in /proc/net/tcp.
 const stateListen = "0A"
 
 // listening returns the TCP ports of a range that processes listen on, beyond loopback addresses or not.

@@ -24,9 +24,9 @@ type Node struct {
 	NodePorts [2]int
 	// Programmed reports whether the kernel holds rules of Switchyard.
 	Programmed func() (bool, error)
-	// Leftovers are those of kube-proxy.
+	// Leftovers are the objects that kube-proxy left.
 	Leftovers func(context.Context) ([]leftovers.Item, error)
-	// BaseChains are those of nf_tables.
+	// BaseChains are the base chains of nf_tables.
 	BaseChains func() ([]nft.BaseChain, error)
 	// Health is what a running proxy answers at HealthAddress. An error means that none answers there.
 	Health        func(context.Context) (Health, error)

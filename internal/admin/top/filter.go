@@ -46,7 +46,7 @@ func (f *Filter) State() string {
 	return ""
 }
 
-// Keys is the line of keys: those of typing, or else the table's own.
+// Keys is the line of keys: the keys while typing, or else the table's own.
 func (f *Filter) Keys(table string) string {
 	if f.Typing {
 		return "Enter keep the filter  Esc leave it"

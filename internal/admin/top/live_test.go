@@ -23,7 +23,7 @@ import (
 
 var update = flag.Bool("update", false, "write the screens in testdata anew")
 
-// manyPorts is a report with queues beside what twoReadings have.
+// manyPorts is a report with queues in addition to the ports of twoReadings.
 func manyPorts() *Report {
 	before, now := twoReadings()
 	for i := range 30 {

@@ -38,7 +38,7 @@ type Row struct {
 	Endpoints view.Endpoints `json:"endpoints"`
 }
 
-// Rates are new connections a second, and those of them that were rejected and dropped.
+// Rates are the new connections a second, and how many of them were rejected and dropped.
 type Rates struct {
 	Connections float64 `json:"connections"`
 	Rejects     float64 `json:"rejects"`
@@ -67,7 +67,7 @@ func Between(before, now *view.Traffic) *Report {
 	return r
 }
 
-// rate returns how much more is counted, a second. A number that has gone down has begun anew.
+// rate returns the increase of a counter, a second. A counter that has gone down has restarted from 0.
 func rate(was, is uint64, seconds float64) float64 {
 	if is < was {
 		was = 0
@@ -75,7 +75,7 @@ func rate(was, is uint64, seconds float64) float64 {
 	return float64(is-was) / seconds
 }
 
-// rates are those of a row, 0 where they are not known.
+// rates are the rates of a row, 0 where they are not known.
 func (r *Row) rates() Rates {
 	if r.PerSecond == nil {
 		return Rates{}
@@ -183,7 +183,7 @@ func (t table) lines() (header string, lines []string) {
 	return lines[0], lines[1:]
 }
 
-// cells are those of all columns.
+// cells are the cells of all columns.
 func (r *Row) cells() []string {
 	text := func(rate float64) string {
 		if r.PerSecond == nil {

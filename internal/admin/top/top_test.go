@@ -25,7 +25,8 @@ func twoReadings() (before, now *view.Traffic) {
 		}}
 }
 
-// TestBetween: a rate is what two readings differ by. A number that began anew counts from 0, and a row that only one of them has is without.
+// TestBetween: a rate is the difference of two readings. A counter that restarted counts from 0, and a row that is in
+// only one of the readings has no rate.
 func TestBetween(t *testing.T) {
 	before, now := twoReadings()
 	r := Between(before, now)

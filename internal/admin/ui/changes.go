@@ -42,8 +42,8 @@ type Change struct {
 	Services []string `json:"services,omitempty"`
 	Changed  int      `json:"changed,omitempty"`
 	Removed  int      `json:"removed,omitempty"`
-	// Took is how long the dataplane worked, Latency how long ago the oldest change of endpoints in the update had happened in the cluster when
-	// the dataplane was done, both in seconds. Latency is nil if that is not known.
+	// Took is how long the dataplane worked, in seconds. Latency is the time from the oldest change of endpoints in
+	// the update until the dataplane was done, in seconds. Latency is nil if that is not known.
 	Took    float64  `json:"took"`
 	Latency *float64 `json:"latency,omitempty"`
 	// Written and Repaired count objects of the kernel.

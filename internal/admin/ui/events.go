@@ -57,8 +57,8 @@ type stream interface {
 	next(ctx context.Context) (m message, ok bool)
 }
 
-// events sends what changes, as server-sent events: at the pace of the client, for what changes meanwhile is merged. A client that does
-// not read is cut.
+// events sends changes as server-sent events, at the pace of the client: changes that a client has not read yet are
+// merged. A client that does not read is disconnected.
 func (s *server) events(follow func() stream) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ctx, leave := s.streams.enter(r.Context())
@@ -77,7 +77,7 @@ func (s *server) events(follow func() stream) http.HandlerFunc {
 			began := time.Now()
 			e, ok := s.next(ctx, client)
 			if !ok {
-				return // the page connects anew
+				return // the page reconnects
 			}
 			took := time.Since(began)
 			if !e.empty() || time.Since(sent) >= quiet {
@@ -238,7 +238,7 @@ func (f *follower) rows(ctx context.Context, e *event, u *state.Update) {
 			e.Deleted = append(e.Deleted, name.String())
 		}
 		if part.add(row) != nil {
-			return // nobody waits for it any more
+			return // nobody waits for it now
 		}
 	}
 	e.Set = part.list.Items

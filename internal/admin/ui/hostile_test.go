@@ -25,7 +25,7 @@ func viewed(f *fake, during func()) (looks map[state.ServiceName]int, v *view.Vi
 	}}
 }
 
-// keys are those of Services as a query has them.
+// keys are the keys of Services as a query has them.
 func keys(names ...int) (list []string) {
 	for _, n := range names {
 		list = append(list, fmt.Sprintf("shop/web-%03d", n))

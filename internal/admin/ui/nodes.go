@@ -35,7 +35,8 @@ type Node struct {
 	// Since is when the first of them came, Gone when the last one went.
 	Since time.Time `json:"since"`
 	Gone  time.Time `json:"gone,omitzero"`
-	// Revision is that of the newest update that the node was sent, 0 for none. Applied is the one that its dataplane shows, 0 for none.
+	// Revision is the revision of the newest update that the node was sent, 0 for none. Applied is the revision that
+	// its dataplane has applied, 0 for none.
 	Revision state.Revision `json:"revision"`
 	Applied  state.Revision `json:"applied"`
 	// PendingSince is since when the node has had an update that it does not show.

@@ -16,7 +16,8 @@ type fakeCounting struct {
 
 func (f *fakeCounting) Connections() map[state.ServiceName]uint64 { return f.connections }
 
-// TestRates: a page hears each five seconds how many connections there are a second, and that there are none any more.
+// TestRates: every five seconds a page gets the number of connections a second, and it learns when there are none
+// left.
 func TestRates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeCounting{fake: newFake(t, 2)}
@@ -34,7 +35,7 @@ func TestRates(t *testing.T) {
 			{map[state.ServiceName]uint64{a: 100}, nil},
 			{map[state.ServiceName]uint64{a: 110, b: 5}, map[string]float64{"shop/web-000": 2, "shop/web-001": 1}},
 			{map[state.ServiceName]uint64{a: 110, b: 5}, map[string]float64{}},
-			{map[state.ServiceName]uint64{a: 3, b: 30}, map[string]float64{"shop/web-001": 5}}, // one begins anew
+			{map[state.ServiceName]uint64{a: 3, b: 30}, map[string]float64{"shop/web-001": 5}}, // one restarts from 0
 		} {
 			f.connections = tt.counted
 			got := next()

@@ -35,7 +35,7 @@ type list struct {
 type step struct {
 	ctx   context.Context
 	until time.Time
-	// looked counts the Services that were looked at, and bytes are those of their rows.
+	// looked counts the Services that were looked at, and bytes counts the bytes of their rows.
 	looked, bytes int
 	list          list
 }
@@ -146,8 +146,8 @@ type portPolicy struct {
 	Family   string `json:"family"`
 	Internal string `json:"internal"`
 	External string `json:"external"`
-	// Inside is the outcome of connections that pods and processes of this node make to the cluster IP, Outside that of those that clients
-	// outside of the cluster make to other addresses.
+	// Inside is the outcome of connections from pods and processes of this node to the cluster IP. Outside is the
+	// outcome of connections from clients outside of the cluster to other addresses.
 	Inside  explain.Verdict `json:"inside"`
 	Outside explain.Verdict `json:"outside"`
 }

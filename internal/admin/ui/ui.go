@@ -1,9 +1,9 @@
-// Package ui serves the page on which people see a process in a browser: how it is doing, its Services, why connections go where they go,
-// and what was changed; of a relay, the nodes that follow it.
+// Package ui serves the page that shows a process in a browser: its status, its Services, the reasons for routes, and
+// the changes. The page of a relay also shows the nodes that follow it.
 //
-// Everybody who can connect may read it, so that it shows what is no secret on the node, changes nothing, and has a bound for everything that
-// clients can ask for. Pages of other sites get nothing: names that they may make resolve to this machine are refused, and so are requests that
-// a browser makes for them.
+// Everybody who can connect may read it. So it shows nothing that is secret on the node, changes nothing, and bounds
+// everything that clients can ask for. Pages of other sites get nothing: names that they may make resolve to this
+// machine are refused, and so are requests that a browser makes for them.
 package ui
 
 import (
@@ -36,7 +36,7 @@ type Source interface {
 	Changes() *Changes
 }
 
-// What all clients together may take.
+// The limits for all clients together.
 const (
 	// MaxConnections is enough for a few browsers, which make up to six each.
 	MaxConnections = 48
@@ -47,7 +47,8 @@ const (
 	// stepTime is how long one list or event is worked on, and stepBytes how large it may be, beyond its first row. The page asks for the rest.
 	stepTime  = 100 * time.Millisecond
 	stepBytes = 1 << 20
-	// maxQuestions is how many questions are worked on beside them. They may take seconds, because the kernel is read back.
+	// maxQuestions is how many questions are worked on in addition to them. They may take seconds, because the kernel
+	// is read back.
 	maxQuestions = 2
 	// maxQuery is how long the query of a request may be.
 	maxQuery = 4 << 10
@@ -70,7 +71,7 @@ const (
 	ofLab   pageKind = "lab"
 )
 
-// status is that of a process, with the kind of its page.
+// status is the status of a process, with the kind of its page.
 type status struct {
 	Page pageKind `json:"page"`
 	*view.Status
@@ -156,7 +157,8 @@ func sameOrigin(r *http.Request) bool {
 	return r.Header.Get("Sec-Fetch-Mode") == "navigate" && !strings.HasPrefix(r.URL.Path, "/api/")
 }
 
-// contentTypes are those of the page's files. Package mime asks the system, which may have others, and browsers run no script of another type.
+// contentTypes are the content types of the page's files. Package mime asks the system, whose types may differ, and
+// browsers run no script of another type.
 var contentTypes = map[string]string{
 	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }
@@ -194,7 +196,7 @@ func newServer(ctx context.Context) *server {
 	return &server{ctx: ctx, turns: make(chan struct{}, maxAtOnce), questions: make(chan struct{}, maxQuestions)}
 }
 
-// page is that of a process with the cluster's objects.
+// page is the page of a process with the cluster's objects.
 type page struct {
 	*server
 	source Source

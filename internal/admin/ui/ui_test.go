@@ -374,7 +374,7 @@ func TestSlowClient(t *testing.T) {
 	})
 }
 
-// TestQuietStream outlives the time-outs that requests have, though nothing happens.
+// TestQuietStream outlives the timeouts of requests, though nothing happens.
 func TestQuietStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &page{newServer(t.Context()), newFake(t, 1)}

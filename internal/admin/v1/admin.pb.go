@@ -763,7 +763,7 @@ type Service struct {
 	// ClusterIP, NodePort, LoadBalancer, ExternalName, or Headless.
 	Type       string   `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
 	ClusterIps []string `protobuf:"bytes,4,rep,name=cluster_ips,json=clusterIps,proto3" json:"cluster_ips,omitempty"`
-	// External IPs and those of load balancers.
+	// External IPs and load balancer IPs.
 	ExternalIps []string `protobuf:"bytes,5,rep,name=external_ips,json=externalIps,proto3" json:"external_ips,omitempty"`
 	Ports       []*Port  `protobuf:"bytes,6,rep,name=ports,proto3" json:"ports,omitempty"`
 	// Of all ports together.
@@ -1279,8 +1279,8 @@ func (x *ExplainRequest) GetTo() string {
 // ExplainResponse has the answers, one for each port.
 type ExplainResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Each is an object of JSON. Its form is that of `switchyard explain -o json`, which docs/explain.md keeps stable: a second form of the
-	// same would drift from it.
+	// Each answer is a JSON object, as `switchyard explain -o json` prints it. docs/explain.md keeps that form stable. A second form would
+	// drift from it.
 	Answers       []string `protobuf:"bytes,1,rep,name=answers,proto3" json:"answers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1450,8 +1450,8 @@ func (x *TrafficResponse) GetLeftOut() uint32 {
 	return 0
 }
 
-// PortTraffic is what was counted of a port of a Service, in all families, since it was programmed. A number that is lower than in the reading
-// before has begun anew.
+// PortTraffic has the counts of a Service port, in all families, since the port was programmed. A number that is lower than in the previous
+// reading has started again from 0.
 type PortTraffic struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -1460,7 +1460,8 @@ type PortTraffic struct {
 	Port string `protobuf:"bytes,3,opt,name=port,proto3" json:"port,omitempty"`
 	// All new connections, wherever they went. Without an answer, each attempt of a client counts.
 	Connections uint64 `protobuf:"varint,4,opt,name=connections,proto3" json:"connections,omitempty"`
-	// Those of them that were rejected, for want of an endpoint, and dropped, by the traffic policy or the source ranges.
+	// Connections that were rejected because there was no endpoint, and connections that the traffic policy or the source ranges
+	// dropped.
 	Rejects       uint64     `protobuf:"varint,5,opt,name=rejects,proto3" json:"rejects,omitempty"`
 	Drops         uint64     `protobuf:"varint,6,opt,name=drops,proto3" json:"drops,omitempty"`
 	Endpoints     *Endpoints `protobuf:"bytes,7,opt,name=endpoints,proto3" json:"endpoints,omitempty"`

@@ -14,7 +14,7 @@ type Traffic struct {
 	Elapsed time.Duration
 	// Ports are in order of their Services and ports, and a bounded number.
 	Ports []PortTraffic
-	// LeftOut is how many ports are selected beside them.
+	// LeftOut is how many selected ports are left out.
 	LeftOut int
 }
 
@@ -31,7 +31,8 @@ type PortTraffic struct {
 type Counts struct {
 	// Connections are all of them, wherever they went. Without an answer, each attempt of a client counts.
 	Connections uint64 `json:"connections"`
-	// Rejects and Drops are those of them that were rejected, for want of an endpoint, and dropped: by the traffic policy or the source ranges.
+	// Rejects and Drops count the connections among them that were rejected because there was no endpoint, and
+	// dropped by the traffic policy or the source ranges.
 	Rejects uint64 `json:"rejects"`
 	Drops   uint64 `json:"drops"`
 }

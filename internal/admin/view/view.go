@@ -1,7 +1,7 @@
 // Package view has what people see of a node: rows of Services, endpoints and Nodes, and the status of its process.
 //
-// Rows are made when they are asked for, from the store and by the brain's reasons, one Service after the other: a list costs what it
-// shows, and a look at the names of all Services.
+// Rows are made when they are asked for, from the store and by the brain's reasons, one Service after the other. A
+// list costs as much as its rows, and a look at the names of all Services.
 package view
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/switchyard-net/switchyard/store"
 )
 
-// Status is how a process is doing. Its form as JSON, and that of the rows, is stable: fields may be added.
+// Status is the status of a process. Its JSON form, and the JSON form of the rows, is stable: fields may be added.
 type Status struct {
 	Program string `json:"program"`
 	Version string `json:"version"`
@@ -30,7 +30,8 @@ type Status struct {
 	// Mode is the dataplane, "none" if the process has none.
 	Mode    string    `json:"mode"`
 	Started time.Time `json:"started"`
-	// Revision is that of the newest state, 0 if not all objects are known yet. Applied is the one that the dataplane shows, 0 for none.
+	// Revision is the revision of the newest state, 0 if not all objects are known yet. Applied is the revision that
+	// the dataplane has applied, 0 for none.
 	Revision uint64 `json:"revision"`
 	Applied  uint64 `json:"applied"`
 	// LastSuccess is when the dataplane last showed what it was to show, PendingSince since when an update has been waiting.
@@ -57,13 +58,13 @@ type Problem struct {
 type Service struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Type is that of the object, or Headless.
+	// Type is the type of the object, or Headless.
 	Type       string       `json:"type"`
 	ClusterIPs []netip.Addr `json:"clusterIPs,omitempty"`
-	// ExternalIPs are also those of load balancers.
+	// ExternalIPs include the addresses of load balancers.
 	ExternalIPs []netip.Addr `json:"externalIPs,omitempty"`
 	Ports       []Port       `json:"ports,omitempty"`
-	// Endpoints are those of all ports together.
+	// Endpoints are the endpoints of all ports together.
 	Endpoints Endpoints `json:"endpoints"`
 	// NotRouted is why nothing is routed for the Service.
 	NotRouted brain.Reason `json:"notRouted,omitempty"`
@@ -97,11 +98,11 @@ type Endpoint struct {
 	Addr      netip.AddrPort `json:"address"`
 	Node      string         `json:"node,omitempty"`
 	Slice     string         `json:"slice"`
-	// Inside reports whether it gets new connections of pods and processes of this node, Outside whether it gets those of clients outside of
-	// the cluster, which is false if nothing of the port is for them.
+	// Inside reports whether the endpoint gets new connections of pods and processes of this node. Outside reports
+	// whether it gets connections of clients outside of the cluster; it is false if the port is not open to them.
 	Inside  bool `json:"inside"`
 	Outside bool `json:"outside"`
-	// Reasons are why it gets none of the former, OutsideReasons why none of the latter.
+	// Reasons are why it gets no connections from inside, OutsideReasons why it gets none from outside.
 	Reasons        []brain.Reason `json:"reasons,omitempty"`
 	OutsideReasons []brain.Reason `json:"outsideReasons,omitempty"`
 }
@@ -132,9 +133,9 @@ const maxNames, maxPattern = 100, 253
 
 // Selection selects rows. The zero value selects all.
 type Selection struct {
-	// Namespace is that of Services, empty for all.
+	// Namespace is the namespace of Services, empty for all.
 	Namespace string
-	// Names are patterns as those of [path.Match], one of which a name must match. None for all.
+	// Names are patterns of [path.Match], one of which a name must match. None for all.
 	Names []string
 	// After is the key of a row: of Services, those up to it are left out. Empty for none.
 	After string
@@ -259,7 +260,7 @@ func typeOf(o *model.Service) string {
 	return "ClusterIP"
 }
 
-// insidePolicy is the one by which pods and processes of the node find their endpoints: that of cluster IPs.
+// insidePolicy is the policy of cluster IPs, by which pods and processes of the node find their endpoints.
 func insidePolicy(r *brain.PortReasons) brain.Policy {
 	if r.Internal == brain.PolicyUnused {
 		return brain.PolicyCluster

@@ -111,7 +111,8 @@ func TestEndpointsAgreeWithRecords(t *testing.T) {
 	}
 }
 
-// TestTrafficHasEndpoints: a row has the endpoints of its port, by its name or its number; that of a Service that is gone has none.
+// TestTrafficHasEndpoints: a row has the endpoints of its port, by its name or its number; the row of a deleted
+// Service has none.
 func TestTrafficHasEndpoints(t *testing.T) {
 	v := viewOf(t, shop()...)
 	rows := []view.PortTraffic{

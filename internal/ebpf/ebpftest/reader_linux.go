@@ -57,7 +57,7 @@ func (r *Reader) Close() error {
 
 // Answer is where a frontend leads.
 type Answer struct {
-	// Word is that of the route, 0 if there is none.
+	// Word is the word of the route, 0 if there is none.
 	Word uint64
 	// Check is what the value of the frontend must have in its upper half.
 	Check uint32
@@ -112,11 +112,12 @@ func question(key []byte) []byte {
 
 // Reads counts what readers have seen.
 type Reads struct {
-	// Changes is how often the maps were changed meanwhile.
+	// Changes is how often the maps were changed during the reads.
 	Changes uint64
 	// Reads are all, and Misses those that found nothing.
 	Reads, Misses uint64
-	// Mixed are those that found an endpoint of another set than that of the route, and Strays those that found another frontend's route.
+	// Mixed are the reads that found an endpoint of another set than the route's, and Strays the reads that found
+	// another frontend's route.
 	Mixed, Strays uint64
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Counters count the connections that hooks take, by frontend: in elements that go on for as long as a record has the frontend, whatever hooks do
-// with it, and also when tables and programs are replaced by others.
+// Counters count the connections that hooks take, by frontend. An element lives as long as a record has the frontend,
+// even if hooks drop the frontend, or other tables and programs replace the current ones.
 type Counters struct {
 	grace *grace[dropped]
 
@@ -31,13 +31,13 @@ type counter struct {
 	records int
 	// there is set if it has an element.
 	there bool
-	// former is what the element had when it was taken over from a record that is gone.
+	// The count of the element when it was taken over from a record that is gone.
 	former uint64
-	// drops is how often no record had it any longer.
+	// drops counts the times at which the last record of it was dropped.
 	drops int
 }
 
-// dropped is a frontend that no record has any longer, for the nth time.
+// dropped is a frontend that no record has since its nth drop.
 type dropped struct {
 	key state.FrontendKey
 	nth int
@@ -84,7 +84,7 @@ func (c *Counters) Hold(s *state.Service) {
 	}
 }
 
-// Drop lets go of the frontends of a record. Hooks must not have those any longer that no other record has.
+// Drop releases the frontends of a record. Frontends that no other record has must be removed from the hooks before.
 func (c *Counters) Drop(s *state.Service) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,7 +116,7 @@ func frontendsOf(s *state.Service) iter.Seq[state.FrontendKey] {
 	}
 }
 
-// Reclaim removes the elements of frontends that are past their grace period: no program counts there any longer.
+// Reclaim removes the elements of frontends that are past their grace period, when no program counts there.
 func (c *Counters) Reclaim() {
 	for _, d := range c.grace.past() {
 		c.mu.Lock()
@@ -168,7 +168,7 @@ func (c *Counters) count(family state.Family, f plan.Frontend) error {
 // zeros are the values of elements that have counted nothing.
 func zeros(elements int) []uint64 { return make([]uint64, elements*ebpf.MustPossibleCPU()) }
 
-// Grow sees to it that the maps have room for all frontends that are held.
+// Grow ensures that the maps have room for all frontends that are held.
 func (c *Counters) Grow() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -228,8 +228,8 @@ func (c *Counters) Use(spec *ebpf.CollectionSpec, replacements map[string]*ebpf.
 	}
 }
 
-// Counts returns how many connections to each of these frontends hooks have taken. It may be called beside all other methods; after Close it
-// may fail.
+// Counts returns how many connections to each of these frontends hooks have taken. It may be called concurrently with
+// all other methods; after Close it may fail.
 func (c *Counters) Counts(keys []state.FrontendKey) ([]uint64, error) {
 	counts := make([]uint64, len(keys))
 	for i, key := range keys {
@@ -269,7 +269,8 @@ func (c *Counters) total(key state.FrontendKey) (n uint64, err error) {
 	return n, nil
 }
 
-// repair gives frontends their elements again that somebody has removed, removes those of others, and returns how many there were.
+// repair restores elements that another program has removed, removes elements of other frontends, and returns the
+// number of repairs.
 func (c *Counters) repair() (repaired int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -49,7 +49,7 @@ func Barrier() error {
 	return b.wait()
 }
 
-// grace keeps what was used until no program can look at it any longer, for which a goroutine of its own waits.
+// grace keeps used elements until no program can look at them. It waits for that in a goroutine of its own.
 type grace[T any] struct {
 	barrier barrier
 
@@ -65,7 +65,7 @@ func newGrace[T any]() (*grace[T], error) {
 	return &grace[T]{barrier: b}, err
 }
 
-// retire takes what nothing leads to any longer.
+// retire takes elements that nothing leads to.
 func (g *grace[T]) retire(r T) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -42,7 +42,7 @@ func ok(t *testing.T, errs ...error) {
 	}
 }
 
-// routeTo is a route with a cluster IP that is made of n, and endpoints that are made of n, too.
+// routeTo is a route with a cluster IP and endpoints that are all made of n.
 func routeTo(f state.Family, n, endpoints int, c plan.Clients) plan.Route {
 	address := func(first byte, i int) netip.Addr {
 		a := [16]byte{0xfd, first, 13: byte(n >> 8), 14: byte(n), 15: byte(i)}
@@ -236,7 +236,8 @@ func TestRecycledElements(t *testing.T) {
 	t.Errorf("without the check word, nothing went astray: %+v", reads)
 }
 
-// recycle has a program look a frontend up that is deleted, and put back, again and again, with others in its element meanwhile.
+// recycle has a program look up a frontend that is deleted and put back, again and again, while other frontends take
+// its element.
 func recycle(t *testing.T, program string) ebpftest.Reads {
 	t.Helper()
 	r := open(t, maps.Needs{}, 20*time.Microsecond)
@@ -435,7 +436,7 @@ func TestRepair(t *testing.T) {
 				t.Errorf("%v, %s: a frontend that is not ours leads to %x: %v", family, name, a.Word, err)
 			}
 		}
-		// All at once, with more frontends than are written one by one, and a map that is full of others.
+		// All at once, with more frontends than are written one by one, and a map that is full of other frontends.
 		for _, p := range all {
 			for _, f := range p.All() {
 				ok(t, m.Delete(ebpftest.Key(family, f)))

@@ -19,7 +19,7 @@ var ErrFull = errors.New("the maps are full")
 
 // Needs is how much maps have to hold.
 type Needs struct {
-	// Frontends, Routes and Slots count those of IPv4 and of IPv6, in this order; routes count for both.
+	// Frontends, Routes and Slots have one count for IPv4 and one for IPv6, in this order; routes count for both.
 	Frontends, Slots [2]int
 	Routes           int
 }
@@ -85,7 +85,7 @@ type Tables struct {
 	routes    memory
 	slots     [2]memory
 
-	// What was never used begins at next; what was used before is in free: slots by the number of them in a row.
+	// Slots from next on were never used; free has the freed ones, by the number of slots in a row.
 	nextRoute  uint32
 	freeRoutes []uint32
 	nextSlot   [2]uint32
@@ -179,7 +179,7 @@ func (t *Tables) Replace(had *Placed, next *plan.Route) (Place, error) {
 // Show makes a route that is already there serve r.Clients.
 func (t *Tables) Show(r *Placed) { t.show(r.At, &r.Route) }
 
-// Remove removes a route, to which no frontend leads any longer.
+// Remove removes a route, to which no frontend may lead.
 func (t *Tables) Remove(r *Placed) {
 	t.routes.store(r.At.index, 0, 0)
 	t.retireSlots(r)
@@ -331,7 +331,8 @@ type Found struct {
 // lookups is how often a lookup is repeated that met a change.
 const lookups = 4
 
-// Find looks a frontend up as programs do; what they do not find is not there. It may be called beside all other methods but Close.
+// Find looks a frontend up as programs do; it returns nothing that they do not find. It may be called concurrently
+// with all other methods but Close.
 func (t *Tables) Find(family state.Family, f plan.Frontend) (found Found, ok bool, err error) {
 	n := familyOf(family)
 	key, slots := keyOf(n, f), &t.slots[n]
@@ -407,7 +408,7 @@ func (t *Tables) Repair(routes iter.Seq[*Placed]) (repaired int, err error) {
 			return repaired, err
 		}
 	}
-	// What is not ours goes first: it may have taken the room.
+	// Foreign elements go first: they may have taken the room.
 	return repaired, errors.Join(drop(t.frontends[v4], held4), drop(t.frontends[v6], held6), t.Flush())
 }
 

@@ -37,8 +37,9 @@ func (t *table) find(dst netip.AddrPort) (plan.Route, bool) {
 	return r, ok
 }
 
-// TestHooksAgreeWithOracle plays random histories of a cluster. What a hook would translate must be exactly what the rules of Kubernetes have
-// for that connection: forwarded to the same endpoints, without affinity, and with the client's own address if it is a pod.
+// TestHooksAgreeWithOracle plays random histories of a cluster. A hook must translate a connection exactly as the
+// rules of Kubernetes have it: forwarded to the same endpoints, without affinity, and with the client's own address
+// if it is a pod.
 func TestHooksAgreeWithOracle(t *testing.T) {
 	histories := uint64(1500)
 	if testing.Short() {
@@ -51,7 +52,7 @@ func TestHooksAgreeWithOracle(t *testing.T) {
 		opts := randcluster.Options{
 			NodeName: "node-a", DetectLocal: rng.IntN(3) > 0, MasqueradeAll: rng.IntN(4) == 0, NodeExternalIPs: rng.IntN(2) == 0,
 			Protocols: []state.Protocol{state.TCP, state.TCP, state.UDP},
-			// External IPs and load balancers may have the ports of others' NodePorts.
+			// External IPs and load balancers may have the ports of other Services' NodePorts.
 			Ports: []uint16{80, 443, 30080, 30081},
 		}
 		h := randcluster.New(seed, opts)

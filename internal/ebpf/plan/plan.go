@@ -26,12 +26,13 @@ const (
 	Node
 )
 
-// Settings are what all plans depend on beside the records.
+// Settings are the inputs of all plans in addition to the records.
 type Settings struct {
 	// Detector distinguishes pods from other clients, if need be by the node's PodCIDRs.
 	Detector state.LocalDetector
 	PodCIDRs []netip.Prefix
-	// Local are the addresses of the node's interfaces. What connects to one of them may be meant for a process of the node.
+	// Local are the addresses of the node's interfaces. A connection to one of them may be meant for a process of the
+	// node.
 	Local map[netip.Addr]bool
 	// NodePorts are the addresses that serve NodePorts, sorted. No plan depends on them, but [Owned] does.
 	NodePorts []netip.Addr
@@ -67,7 +68,7 @@ type Route struct {
 	Frontends uint64
 }
 
-// maxFrontends and maxEndpoints are what one route can have. What is beyond is left to netfilter.
+// maxFrontends and maxEndpoints are what one route can have. Records beyond these limits are left to netfilter.
 const (
 	maxFrontends = 64
 	maxEndpoints = math.MaxUint16
@@ -93,9 +94,9 @@ func Append(list []Route, s *state.Service, settings *Settings) []Route {
 	return list
 }
 
-// Owned appends to list the addresses out of settings.NodePorts at which a record has TCP frontends of its own, such as those of a load
-// balancer that uses the nodes' addresses. A frontend with an address goes before the NodePort with that number of another Service, also if
-// the frontend is in no plan. So hooks must not serve NodePorts there.
+// Owned appends to list the addresses out of settings.NodePorts at which a record has TCP frontends of its own. An
+// example is a load balancer that uses the nodes' addresses. A frontend with an address goes before the NodePort with
+// that number of another Service, also if the frontend is in no plan. So hooks must not serve NodePorts there.
 func Owned(list []netip.Addr, s *state.Service, settings *Settings) []netip.Addr {
 	if len(settings.NodePorts) == 0 {
 		return list
@@ -117,7 +118,8 @@ func clientsOf(t *state.Traffic, f state.Family, settings *Settings) (c Clients)
 	if t.Inside.Verdict != state.Forward {
 		return 0
 	}
-	// A socket of the node has no source address yet. It gets that of the route to the endpoint, which is what masquerading makes of it.
+	// A socket of the node has no source address yet. It gets the source address of the route to the endpoint, as if
+	// it were masqueraded.
 	c = Node
 	switch {
 	case settings.byInterface():
@@ -152,7 +154,8 @@ func (r *Route) traffic() *state.Traffic {
 // Endpoints are where connections through the route go. The slice is the record's.
 func (r *Route) Endpoints() []state.Endpoint { return r.traffic().Inside.Endpoints }
 
-// Within returns r with those of its clients and endpoints that o has, too, and reports whether r has endpoints that o does not have.
+// Within returns r with only the clients and endpoints that o also has, and reports whether r has endpoints that o
+// does not have.
 func (r *Route) Within(o *Route) (within Route, fewer bool) {
 	within = *r
 	within.Clients &= o.Clients
@@ -175,7 +178,7 @@ func (r *Route) Within(o *Route) (within Route, fewer bool) {
 	return within, false
 }
 
-// Compare orders the routes of a Service; those of two versions of its record that take each other's place are equal.
+// Compare orders the routes of a Service. Routes of two versions of its record that replace each other are equal.
 func (r *Route) Compare(o *Route) int {
 	return cmp.Or(r.Port.Compare(o.Port), cmp.Compare(rank(r.External), rank(o.External)))
 }

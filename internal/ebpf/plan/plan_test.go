@@ -84,7 +84,7 @@ func TestClients(t *testing.T) {
 		name     string
 		settings plan.Settings
 		family   state.Family
-		// What clients from outside get: "same" as those from inside, "other", "reject".
+		// The result for clients from outside: "same" as for clients from inside, "other", "reject".
 		outside                        string
 		never, always, unlessPod, node string
 	}{

@@ -17,8 +17,9 @@ const rootInode = 1
 // fileidKernfs is the type of file handles of kernfs (include/linux/exportfs.h).
 const fileidKernfs = 0xfe
 
-// RootCgroup opens the root of the cgroup2 hierarchy, in which all processes of this kernel are. In a container with a cgroup namespace of its
-// own, what is mounted is the container's cgroup; the root is opened by its file handle then, which needs CAP_DAC_READ_SEARCH.
+// RootCgroup opens the root of the cgroup2 hierarchy, in which all processes of this kernel are. In a container with
+// a cgroup namespace of its own, the mounted cgroup is the container's. The root is then opened by its file handle,
+// which needs CAP_DAC_READ_SEARCH.
 func RootCgroup() (*os.File, error) {
 	mounted, err := cgroupMount()
 	if err != nil {

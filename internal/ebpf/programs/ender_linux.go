@@ -19,7 +19,8 @@ type Ender struct {
 // MostGone is for how many endpoints an [Ender] has room: max_entries of the map in ends.c.
 const MostGone = 65536
 
-// NewEnder returns an ender of the connections that programs with this map have noted. It needs CAP_PERFMON beside CAP_BPF, and Linux 6.5.
+// NewEnder returns an ender of the connections that programs with this map have noted. It needs CAP_PERFMON in
+// addition to CAP_BPF, and Linux 6.5.
 func NewEnder(connections *ebpf.Map) (*Ender, error) {
 	spec, err := loadEnds()
 	if err != nil {
@@ -40,7 +41,7 @@ func (e *Ender) Add(endpoint netip.AddrPort) error {
 	return e.programs.Maps["gone"].Put(mapped(endpoint), uint32(1))
 }
 
-// Remove removes an endpoint, if it is there: when it returns, no connection is ended any longer that is made to it afterwards.
+// Remove removes an endpoint, if it is there. Once it has returned, no new connection to the endpoint is ended.
 func (e *Ender) Remove(endpoint netip.AddrPort) error {
 	err := e.programs.Maps["gone"].Delete(mapped(endpoint))
 	if errors.Is(err, ebpf.ErrKeyNotExist) {

@@ -63,7 +63,7 @@ func Load(s Settings) (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// counters are the programs that take the place of others if connections are counted, and the maps that only they have.
+// counters are the programs that replace others if connections are counted, and the maps that only they have.
 var counters = map[string]struct{ program, counts string }{"connect4": {"counting4", "counts4"}, "connect6": {"counting6", "counts6"}}
 
 func boolean(b bool) uint8 {
@@ -90,7 +90,7 @@ type Attached struct {
 	links []link.Link
 }
 
-// Attach attaches the programs of a collection to a cgroup, beside those of others.
+// Attach attaches the programs of a collection to a cgroup, and leaves other programs attached.
 func Attach(cgroup *os.File, c *ebpf.Collection) (*Attached, error) {
 	a := &Attached{}
 	for _, h := range hooks {
@@ -103,7 +103,7 @@ func Attach(cgroup *os.File, c *ebpf.Collection) (*Attached, error) {
 	return a, nil
 }
 
-// attach returns a link whose Info has the cgroup: that of a raw link does not.
+// attach returns a link whose Info has the cgroup: a raw link's Info does not.
 func attach(o link.RawLinkOptions) (link.Link, error) {
 	raw, err := link.AttachRawLink(o)
 	if err != nil {
@@ -117,7 +117,8 @@ func attach(o link.RawLinkOptions) (link.Link, error) {
 	return link.NewFromFD(fd)
 }
 
-// Update replaces the programs by those of another collection, each in one step. If one cannot be replaced, those of old are put back.
+// Update replaces the programs by the programs of another collection, each in one step. If one cannot be replaced,
+// the previous programs are put back.
 func (a *Attached) Update(old, c *ebpf.Collection) error {
 	for i, h := range hooks {
 		if err := a.links[i].Update(c.Programs[h.name]); err != nil {
@@ -134,7 +135,7 @@ func (a *Attached) Update(old, c *ebpf.Collection) error {
 // ErrSevered means that the cgroup is gone to which the programs were attached.
 var ErrSevered = errors.New("the cgroup is gone")
 
-// Check returns an error if a program is not attached any longer.
+// Check returns an error if a program is not attached.
 func (a *Attached) Check() error {
 	for i, h := range hooks {
 		info, err := a.links[i].Info()

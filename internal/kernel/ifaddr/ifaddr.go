@@ -1,9 +1,9 @@
 // Package ifaddr follows the addresses of this machine's interfaces: those on which node ports are served, and whose connections are
 // the node's own.
 //
-// [Open] reads them and follows every change. state.NodePortAddresses.Select picks those that serve node ports, again after each
-// value of [Watcher.Changed] and after each change of the Node. A dataplane hands that on as its backend.Backend.Disturbed, so that a
-// Verify brings the new addresses into the kernel.
+// [Open] reads them and follows every change. state.NodePortAddresses.Select picks the addresses that serve node
+// ports. Call it again after each value of [Watcher.Changed] and after each change of the Node. A dataplane hands
+// that on as its backend.Backend.Disturbed, so that a Verify brings the new addresses into the kernel.
 //
 // A [Watcher] belongs to the network namespace in which it was opened, and needs no capability. Outside Linux, it knows the
 // addresses of the whole machine, and looks at them every two seconds.
@@ -26,7 +26,7 @@ type Options struct {
 // out, as those on kube-proxy's.
 const ServiceDevice = "switchyard-ipvs"
 
-// serviceDevices are the devices whose addresses are those of Services.
+// serviceDevices are the devices whose addresses belong to Services.
 var serviceDevices = []string{ServiceDevice, "kube-ipvs0"}
 
 // current is what a Watcher knows, on every system.
@@ -39,8 +39,9 @@ type current struct {
 
 func newCurrent() current { return current{changed: make(chan struct{}, 1)} }
 
-// Addrs returns the addresses of both families that are on an interface, sorted, without zones and duplicates. Loopback and link-local
-// addresses are among them; on Linux, those that another host on the link has, too, are not. The slice must not be modified.
+// Addrs returns the addresses of both families that are on an interface, sorted, without zones and duplicates.
+// Loopback and link-local addresses are among them; on Linux, addresses that another host on the link also has are
+// not. The slice must not be modified.
 func (c *current) Addrs() []netip.Addr {
 	c.mu.Lock()
 	defer c.mu.Unlock()

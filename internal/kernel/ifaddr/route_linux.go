@@ -22,9 +22,10 @@ const (
 	routePause   = 500 * time.Microsecond
 )
 
-// AwaitRoutes waits until packets to addresses that have just been added to an interface are for this node, for a second at most: until then
-// the kernel has no route for connections that are led there. It makes the routes of IPv6 addresses in the background (addrconf_dad_work),
-// also without duplicate address detection. It returns the addresses without a route, with the reason.
+// AwaitRoutes waits, for a second at most, until the kernel routes packets to new addresses of an interface to this
+// node. Until then the kernel has no route for connections that are led there. It makes the routes of IPv6 addresses
+// in the background (addrconf_dad_work), also without duplicate address detection. It returns the addresses without a
+// route, with the reason.
 func AwaitRoutes(r Router, added []netip.Addr) (without map[netip.Addr]error) {
 	without = map[netip.Addr]error{}
 	deadline := time.Now().Add(routeTimeout)

@@ -27,8 +27,8 @@ type Watcher struct {
 	events  *os.File
 	table   *netlink.Handle
 	stopped chan struct{}
-	// services are the numbers of the devices whose addresses are those of Services, as of the last reading. Many addresses come and go there,
-	// and reading all for each would take time that grows with their square.
+	// services are the numbers of the devices whose addresses belong to Services, as of the last reading. Many
+	// addresses come and go there, and to read all of them for each would take time that grows with their square.
 	services []int
 }
 
@@ -81,8 +81,8 @@ func subscribe() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "rtnetlink"), nil
 }
 
-// run reads the addresses again after each burst of events, until the event socket is closed. What an event contains is not
-// looked at, but for the device: events may be lost or overtaken, the table may not.
+// run reads the addresses again after each burst of events, until the event socket is closed. Of an event it looks
+// only at the device: events may be lost or overtaken, the table may not.
 func (w *Watcher) run(events syscall.RawConn) {
 	defer close(w.stopped)
 	defer w.closeSockets()
@@ -106,8 +106,9 @@ func (w *Watcher) run(events syscall.RawConn) {
 	}
 }
 
-// await blocks until there is at least one event, not counting those of ignored devices, and takes all that are there. It returns os.ErrDeadlineExceeded if the
-// deadline comes first, an os.SyscallError if the kernel refuses, and any other error if the socket is closed.
+// await blocks until there is at least one event of a device that is not ignored, and takes all waiting events. It
+// returns os.ErrDeadlineExceeded if the deadline comes first, an os.SyscallError if the kernel refuses, and any other
+// error if the socket is closed.
 func await(events syscall.RawConn, ignored []int) error {
 	var buf [unix.SizeofNlMsghdr + unix.SizeofIfAddrmsg]byte // a longer message is cut off
 	var recvErr error
@@ -148,7 +149,7 @@ func (w *Watcher) list() ([]netip.Addr, error) {
 	}
 	var addrs []netip.Addr
 	for _, e := range entries {
-		// An address that somebody else on the link has, too, is configured but not used.
+		// An address that another host on the link also has is configured but not used.
 		if e.IPNet == nil || e.Flags&unix.IFA_F_DADFAILED != 0 || slices.Contains(w.services, e.LinkIndex) {
 			continue
 		}
@@ -159,7 +160,7 @@ func (w *Watcher) list() ([]netip.Addr, error) {
 	return normalize(addrs), nil
 }
 
-// serviceLinks returns the numbers of the devices whose addresses are those of Services.
+// serviceLinks returns the numbers of the devices whose addresses belong to Services.
 func (w *Watcher) serviceLinks() (links []int, err error) {
 	for _, name := range serviceDevices {
 		link, err := w.table.LinkByName(name)

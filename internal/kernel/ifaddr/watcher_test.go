@@ -173,7 +173,7 @@ func TestStorm(t *testing.T) {
 	expect(t, w, normalize(want))
 }
 
-// TestOverrun loses events, among them that of the last change.
+// TestOverrun loses events, among them the event of the last change.
 func TestOverrun(t *testing.T) {
 	h := newHost(t)
 	w := &Watcher{log: slog.New(slog.DiscardHandler), current: newCurrent(), stopped: make(chan struct{})}

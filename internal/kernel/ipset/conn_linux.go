@@ -18,7 +18,7 @@ type Conn struct {
 	socket *nl.NetlinkSocket
 	// sockets make requests use it.
 	sockets map[int]*nl.SocketHandle
-	// revisions are those of the types that were asked for, the greatest one that the kernel knows.
+	// revisions holds, for each type that was asked for, the greatest revision that the kernel knows.
 	revisions map[Type]uint8
 }
 

@@ -125,7 +125,8 @@ func TestFullSet(t *testing.T) {
 	}
 }
 
-// TestCounters: an element counts from the moment in which it is added, whatever was in its place before, and goes on when others come.
+// TestCounters: an element counts from the moment in which it is added, whatever its predecessor counted, and goes on
+// when other elements come.
 func TestCounters(t *testing.T) {
 	for _, f := range []state.Family{state.IPv4, state.IPv6} {
 		for _, kind := range []ipset.Type{ipset.IPPort, ipset.NetPort} {

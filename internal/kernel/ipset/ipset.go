@@ -1,8 +1,9 @@
 // Package ipset reads and writes the kernel's IP sets over netlink.
 //
-// It knows the few types of sets that Switchyard uses, and gives and takes their elements many at a time: one message holds hundreds. No
-// program is executed. What the kernel has no transaction for here is left to the caller: an element is added or deleted by itself,
-// and adding one that is there, or deleting one that is not, is no error.
+// It knows the few types of sets that Switchyard uses, and gives and takes their elements many at a time: one message
+// holds hundreds. No program is executed. The kernel has no transactions for sets, so callers must order their
+// changes: an element is added or deleted by itself. It is no error to add an existing element or to delete a missing
+// one.
 package ipset
 
 import (
@@ -47,8 +48,8 @@ type Set struct {
 	Family state.Family
 	// MaxElements is how many elements the set takes.
 	MaxElements uint32
-	// Size is how many elements the set is made for, 0 for few. It takes more, but then the kernel moves all to a larger table, again and again,
-	// and waits each time until nobody looks into the former one.
+	// Size is how many elements the set is made for, 0 for few. It takes more, but then the kernel moves all elements
+	// to a larger table, again and again, and waits each time until nobody reads the smaller one.
 	Size uint32
 	// Timeout is after how many seconds an element leaves the set that was added without a timeout of its own. 0: elements have none.
 	Timeout uint32

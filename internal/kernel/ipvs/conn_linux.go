@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// version is that of the netlink family.
+// version is the version of the netlink family.
 const version = 1
 
 // Conn is a socket to the IPVS of the network namespace in which it was opened. It may be used from any thread, but by one goroutine at a
@@ -121,8 +121,9 @@ func gone(err error) error {
 	return err
 }
 
-// AddDests adds real servers to a virtual one, and returns which of them the kernel refuses, by their index: with an error that wraps EEXIST if it is
-// there. It asks once for many: to ask takes longer than to add. If it cannot ask, all of them count as refused.
+// AddDests adds real servers to a virtual one. It returns the servers that the kernel refuses, by their index, with
+// an error that wraps EEXIST if the server is there. It asks once for many: to ask takes longer than to add. If it
+// cannot ask, all of them count as refused.
 func (c *Conn) AddDests(s *Server, dests []Dest) (refused map[int]error) {
 	refused = map[int]error{}
 	for first := 0; first < len(dests); first += destsAtOnce {

@@ -85,7 +85,8 @@ func (e *edit) items(place string) []Item {
 	return items
 }
 
-// plan describes what has to be done so that nothing of kube-proxy is left in a table but what rules of others lead to.
+// plan describes the steps that remove everything of kube-proxy from a table, except for chains that other programs'
+// rules lead to.
 func plan(chains []chain) edit {
 	ours := map[string]bool{}
 	for _, c := range chains {

@@ -17,33 +17,36 @@
 //
 // # What is whose
 //
-// Chains are recognized by name, as kube-proxy gives them (pkg/proxy/iptables, pkg/proxy/ipvs): a list, and those of
-// services and endpoints, which are a prefix and 16 characters of a hash. The kubelet's KUBE-FIREWALL, KUBE-KUBELET-CANARY,
-// KUBE-IPTABLES-HINT and, of old, KUBE-MARK-DROP stay, as all chains of others do whose names begin with KUBE-, such as
-// kube-router's. A rule in a built-in chain that jumps to one of the chains to which kube-proxy jumps from there is
-// kube-proxy's. Every other rule outside its chains is somebody else's and stays as it is. If such a rule leads to a chain
-// of kube-proxy, that chain stays too, because the rule could not be without it: KUBE-MARK-MASQ with its rules, which plugins
-// for host ports rely on, any other empty. The virtual servers are those of the whole network namespace: where kube-ipvs0
-// exists kube-proxy was their owner, and its own --cleanup takes them all.
+// Chains are recognized by the names that kube-proxy gives them (pkg/proxy/iptables, pkg/proxy/ipvs): fixed names,
+// and for services and endpoints a prefix with 16 characters of a hash. The kubelet's KUBE-FIREWALL,
+// KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT and, in old versions, KUBE-MARK-DROP stay. So do all other chains whose
+// names begin with KUBE-, such as kube-router's. A rule in a built-in chain that jumps to one of the chains to which
+// kube-proxy jumps from there is kube-proxy's. Every other rule outside its chains is somebody else's and stays as it
+// is. If such a rule leads to a chain of kube-proxy, that chain also stays, because the rule cannot exist without it.
+// KUBE-MARK-MASQ keeps its rules, which plugins for host ports rely on; any other chain is emptied. All virtual
+// servers of the network namespace are taken: where kube-ipvs0 exists kube-proxy was their owner, and its own
+// --cleanup takes them all.
 //
-// Sysctls that kube-proxy has set (route_localnet, arp_ignore, arp_announce, those of IPVS) are not set back: what they were
-// is not known, and others may rely on them by now.
+// Sysctls that kube-proxy has set (route_localnet, arp_ignore, arp_announce, IPVS' sysctls) are not set back: their
+// earlier values are not known, and other programs may now rely on the new ones.
 //
 // # When to call it
 //
-// A migration drops nothing if [Remove] is called after the new proxy's first whole state is in the kernel, and after the old
-// kube-proxy has ended; one that runs would put its rules back within its sync period. Soon after is better than late, since
-// nothing updates the old rules. It may be repeated at any time, and on every start. `--cleanup`, which ends with no proxy at
-// all, calls it after the dataplane's own cleanup and prints one line for each [Item], as Item.String returns it, or that
-// there was nothing to remove; it fails if Remove returns an error, which names each thing that is left and why.
+// A migration drops nothing if [Remove] is called after the new proxy's first whole state is in the kernel, and after
+// the old kube-proxy has ended. A running kube-proxy would restore its rules within its sync period. Soon after is
+// better than late, since nothing updates the old rules. It may be repeated at any time, and on every start.
+// `--cleanup`, which ends with no proxy at all, calls it after the dataplane's own cleanup and prints one line for
+// each [Item], as Item.String returns it, or that there was nothing to remove; it fails if Remove returns an error,
+// which names each thing that is left and why.
 //
-// Until then both sets of rules stand, and a new connection gets its endpoint from whichever is asked first. Both translate in
-// hooks of type nat at priority -100 (dstnat). The kernel asks hooks of the same priority in the order newest first
-// (nf_hook_entries_grow in net/netfilter/core.c), and once one has translated the destination it asks no other
-// (nf_nat_inet_fn in net/netfilter/nf_nat_core.c stops when nf_nat_initialized). So the table that was made last wins:
-// Switchyard's on a node that migrates, kube-proxy's if it is started beside it. The order holds for each table, not for each
-// rule: rules that kube-proxy adds to its tables later do not make them newer. Either way the connection goes to one endpoint
-// that one of the two has chosen, and both choose from the same API; a reject or drop by the first ends it, too.
+// Until then both sets of rules stand, and a new connection gets its endpoint from whichever is asked first. Both
+// translate in hooks of type nat at priority -100 (dstnat). The kernel asks hooks of the same priority in the order
+// newest first (nf_hook_entries_grow in net/netfilter/core.c), and once one has translated the destination it asks no
+// other (nf_nat_inet_fn in net/netfilter/nf_nat_core.c stops when nf_nat_initialized). So the newest table wins:
+// Switchyard's on a node that migrates, kube-proxy's if it is started afterwards. The order holds for each table, not
+// for each rule: rules that kube-proxy adds to its tables later do not make them newer. In both cases the connection
+// goes to one endpoint that one of the two has chosen, and both choose from the same API. A reject or drop by the
+// first also ends it.
 //
 // The rules that kube-proxy has in filter tables match addresses of services. They see packets after translation, and so none
 // that was translated by either; and masquerading is decided by a mark which both use in the same way.
@@ -62,5 +65,5 @@
 //
 // # How long
 //
-// Each part goes when no kube-proxy that one migrates from can leave it any more: docs/adr/0021-kube-proxy-leftovers.md.
+// Each part goes when no kube-proxy that one migrates from can leave it: docs/adr/0021-kube-proxy-leftovers.md.
 package leftovers

@@ -21,7 +21,8 @@ var proxySets = []string{
 // maxSetName is the longest name of a set; kube-proxy cuts off what is beyond.
 const maxSetName = nl.IPSET_MAXNAMELEN - 1
 
-// isProxySet reports whether kube-proxy has made the set of this name. Others, such as kube-router, use the prefix KUBE-, too.
+// isProxySet reports whether kube-proxy has made the set of this name. Other programs, such as kube-router, also use
+// the prefix KUBE-.
 func isProxySet(name string) bool {
 	return slices.ContainsFunc(proxySets, func(set string) bool {
 		v6 := "KUBE-6-" + set

@@ -117,7 +117,7 @@ func (k *ipvs) servers(do action) ([]Item, error) {
 		}
 	} else {
 		for i, msg := range left {
-			// What a listing says of a server names it, too.
+			// The attributes that describe a server in a listing also name it.
 			if _, err := request(ipvsDelService, unix.NLM_F_ACK, msg[nl.SizeofGenlmsg:]); err != nil && !errors.Is(err, unix.ESRCH) {
 				return nil, fmt.Errorf("deleting %s: %w", names[i], err)
 			}

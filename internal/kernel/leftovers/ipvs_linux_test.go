@@ -218,7 +218,8 @@ func TestTruncatedServer(t *testing.T) {
 	}
 }
 
-// TestFailuresDoNotStopTheRest has one part fail: the others are carried out, and what was removed stands beside the error.
+// TestFailuresDoNotStopTheRest has one part fail: the others are carried out, and the report has the removed objects
+// and the error.
 func TestFailuresDoNotStopTheRest(t *testing.T) {
 	errs := []error{errors.New("first"), errors.New("third")}
 	part := func(name string, err error) sweep {

@@ -10,13 +10,13 @@ type Kind string
 
 // The kinds.
 const (
-	// Chains are chains of iptables with their rules. One that rules of others lead to is emptied instead.
+	// Chains are chains of iptables with their rules. A chain that other programs' rules lead to is emptied instead.
 	Chains Kind = "chain"
 	// Jumps are rules in built-in chains that lead to such chains; each is named "from -> to".
 	Jumps Kind = "jump"
 	// Tables are tables of nftables mode.
 	Tables Kind = "table"
-	// VirtualServers are those of IPVS, such as "TCP 10.96.0.1:443".
+	// VirtualServers are the virtual servers of IPVS, such as "TCP 10.96.0.1:443".
 	VirtualServers Kind = "virtual server"
 	// Devices are network devices.
 	Devices Kind = "device"

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A sweep removes what there is of one kind of leftovers, or only finds it. It returns that, also beside an error. What the kernel does
-// not have has no leftovers, and is no error.
+// A sweep finds the leftovers of one kind, and removes them if it is told to. It returns them, even with an error. A
+// feature that the kernel lacks has no leftovers, which is no error.
 type sweep func(ctx context.Context, do action) ([]Item, error)
 
 // action is what a sweep does.

@@ -488,7 +488,7 @@ func TestMigration(t *testing.T) {
 	}
 }
 
-// TestOldProxyStartsLater puts the old rules beside the new ones afterwards.
+// TestOldProxyStartsLater adds the old rules afterwards.
 func TestOldProxyStartsLater(t *testing.T) {
 	for _, old := range oldProxies {
 		t.Run(old.name, func(t *testing.T) {

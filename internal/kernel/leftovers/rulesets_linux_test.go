@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// others are rules of a node that has no kube-proxy: Docker's, Calico's, the kubelet's, those of the CNI plugin for host ports,
-// kube-router's and an administrator's. Counters are set, because they have to survive, too.
+// others are rules of a node that has no kube-proxy: the rules of Docker, Calico, the kubelet, the CNI plugin for
+// host ports, kube-router and an administrator. Counters are set, because they also have to survive.
 func others(v6 bool) string {
 	text := `*mangle
 :PREROUTING ACCEPT [7:700]
@@ -83,7 +83,7 @@ COMMIT
 		"192.0.2.9/32").Replace(text)
 }
 
-// policies sets the counters of built-in chains' policies to those of others again: iptables-legacy-restore loses them.
+// policies restores the counters of built-in chains' policies as in others: iptables-legacy-restore loses them.
 const policies = `*mangle
 :PREROUTING ACCEPT [7:700]
 COMMIT
@@ -101,8 +101,9 @@ func hash(text string) string {
 	return base32.StdEncoding.EncodeToString(sum[:])[:16]
 }
 
-// iptablesMode are rules as kube-proxy writes them in iptables mode, for a number of services with two endpoints each; every
-// tenth has a NodePort and source ranges, and every seventh no endpoints. Jumps go before and behind those of others.
+// iptablesMode are rules as kube-proxy writes them in iptables mode, for a number of services with two endpoints
+// each; every tenth has a NodePort and source ranges, and every seventh no endpoints. Jumps go before and after other
+// programs' jumps.
 func iptablesMode(services int, v6 bool) string {
 	var chains, rules, reject strings.Builder
 	for n := range services {
@@ -196,7 +197,7 @@ create cali40all-ipam-pools hash:net family inet
 add cali40all-ipam-pools 10.244.0.0/16
 `
 
-// ipvsMode are the rules beside them.
+// ipvsMode are the rules of mode ipvs.
 const ipvsMode = `*nat
 :KUBE-SERVICES - [0:0]
 :KUBE-POSTROUTING - [0:0]

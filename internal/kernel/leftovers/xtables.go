@@ -14,8 +14,9 @@ import (
 //	head with the chain's name, its rules, foot (a RETURN)
 //	terminator
 //
-// Jumps are offsets into the block, and a rule without a target "jumps" to the entry behind it. So to take entries out means to
-// count all offsets again. The formats are those of include/uapi/linux/netfilter/x_tables.h, ip_tables.h and ip6_tables.h.
+// Jumps are offsets into the block, and a rule without a target "jumps" to the next entry. So after entries are
+// removed, all offsets must be computed again. The formats are in include/uapi/linux/netfilter/x_tables.h,
+// ip_tables.h and ip6_tables.h.
 var native = binary.NativeEndian
 
 // xtFormat is what differs between the two families.
@@ -53,7 +54,7 @@ type xtTable struct {
 	block                []byte
 }
 
-// What an entry is.
+// The kinds of entries.
 const (
 	xtRule   = iota
 	xtHead   // of a chain that is not built in
@@ -77,7 +78,8 @@ type xtParsed struct {
 
 var errXT = errors.New("table of iptables-legacy in an unknown format")
 
-// parse takes the block to pieces. What it does not understand is an error, so that no half-understood table is written.
+// parse splits the block into entries. Anything that it does not understand is an error, so that no half-understood
+// table is written.
 func (t *xtTable) parse() (*xtParsed, error) {
 	p := &xtParsed{}
 	starts := map[int]string{} // where chains' rules begin
@@ -209,8 +211,8 @@ func (t *xtTable) without(p *xtParsed, ed *edit) (*xtTable, []int, error) {
 	for _, j := range ed.jumps {
 		jumps[int(j.id)] = true
 	}
-	// moved is the new offset of each entry. What is removed "moves" to where the next entry goes, as hooks and chains that
-	// began with it do.
+	// moved is the new offset of each entry. A removed entry "moves" to the position of the next entry, as do hooks
+	// and chains that began with it.
 	moved := make(map[int]int, len(p.entries))
 	var kept []int
 	size := 0

@@ -52,7 +52,7 @@ func sweepLegacy(ctx context.Context, do action) ([]Item, error) {
 	for _, f := range legacyFamilies {
 		names, err := os.ReadFile(f.names)
 		if errors.Is(err, os.ErrNotExist) {
-			continue // ip_tables is not loaded, or not part of this kernel any more
+			continue // ip_tables is not loaded, or is not part of this kernel
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("tables of iptables-legacy: %w", err))
@@ -176,7 +176,7 @@ func (s legacySocket) read(name string) (*xtTable, error) {
 	copy(entries[:xtTableName-1], name)
 	native.PutUint32(entries[32:], size)
 	if err := s.get(xtGetEntries, entries); err != nil {
-		return nil, err // EAGAIN if the size has changed meanwhile
+		return nil, err // EAGAIN if the size has changed since
 	}
 	t.block = entries[xtGetEntriesSize:]
 	return t, nil

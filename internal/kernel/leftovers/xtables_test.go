@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// xtBuilder makes tables as iptables-legacy does. Offsets of jumps are those of the names that start puts down.
+// xtBuilder makes tables as iptables-legacy does. Jumps lead to the names that start records.
 type xtBuilder struct {
 	t     *xtTable
 	start map[string]int

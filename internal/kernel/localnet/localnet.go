@@ -1,6 +1,7 @@
-// Package localnet switches on the sysctl route_localnet, without which the kernel drops packets between loopback and other addresses, and
-// with them connections from 127.0.0.1 that were translated to an endpoint. A dataplane that serves NodePorts on loopback addresses
-// needs it, and keeps packets of other hosts away from them, as the kernel does no longer.
+// Package localnet switches on the sysctl route_localnet. Without it the kernel drops packets between loopback and
+// other addresses, and with them connections from 127.0.0.1 that were translated to an endpoint. A dataplane that
+// serves NodePorts on loopback addresses needs it, and keeps packets of other hosts away from them, as the kernel
+// does no longer.
 package localnet
 
 import (
@@ -25,8 +26,8 @@ func Open() *Sysctl {
 	return &Sysctl{file: f, err: err}
 }
 
-// Keep sets the sysctl if it is not set. It logs once that it cannot be set, and again only after it was set meanwhile, and each time that
-// somebody has reset it.
+// Keep sets the sysctl if it is not set. It logs a failure once, and again only after a success in between. It logs
+// each time that another program has reset the sysctl.
 func (s *Sysctl) Keep(log *slog.Logger) {
 	again, err := s.enable()
 	if err != nil {
@@ -38,8 +39,8 @@ func (s *Sysctl) Keep(log *slog.Logger) {
 	}
 }
 
-// enable sets the sysctl if it is not set, and reports whether somebody had reset it since the last time. A failure is returned
-// once, and again only after the sysctl was set meanwhile.
+// enable sets the sysctl if it is not set, and reports whether somebody had reset it since the last time. A failure
+// is returned once, and again only after a success in between.
 func (s *Sysctl) enable() (again bool, err error) {
 	var value [1]byte
 	if s.err == nil {

@@ -1,5 +1,5 @@
-// Package namespace has work done in a network namespace that the thread at hand may not be in: a dataplane belongs to the one in which it was
-// opened, and a process may have several.
+// Package namespace runs functions in a network namespace other than the current thread's. A dataplane belongs to the
+// namespace in which it was opened, and a process may have several.
 package namespace
 
 import (

@@ -29,7 +29,7 @@ type Batch struct {
 	buf   []byte
 	seq   uint32
 	count int
-	// What the last message adds to, while it can take more elements.
+	// The last message, while it can take more elements.
 	open struct {
 		list  int // position of the element list; 0 means none is open
 		op    uint16
@@ -66,7 +66,7 @@ func (b *Batch) Size() int { return len(b.buf) }
 // Grow makes room for so many bytes. Without it, a large batch is copied several times while it grows.
 func (b *Batch) Grow(bytes int) { b.buf = slices.Grow(b.buf, bytes) }
 
-// ElemOverhead is how many bytes an element takes beside those of its key and data.
+// ElemOverhead is how many bytes an element takes in addition to its key and data.
 const ElemOverhead = 5*attrHeader + 4
 
 // Cap returns how many bytes of memory the batch holds.
@@ -313,8 +313,8 @@ func (s *Set) attrs(t Table) []Attr {
 	return attrs
 }
 
-// byteOrder marks keys and data that begin in host byte order for the nft tool, as user data that the kernel keeps: the tool would
-// show their numbers backwards.
+// byteOrder marks keys and data that begin in host byte order, as user data for the nft tool that the kernel keeps.
+// Without the mark, the tool would show their numbers backwards.
 func (s *Set) byteOrder() (tlv []byte) {
 	for typ, types := range [][]Type{nftnlUdataSetKeyByteOrder: s.Key, nftnlUdataSetDataByteOrder: s.Data} {
 		if len(types) > 0 && types[0] == TypeMark {
@@ -356,8 +356,8 @@ func (b *Batch) FlushSet(t Table, set string) {
 	b.count++
 }
 
-// AddElem adds an element. It is an error if the key is there with other data. An element that is there without data stays as it is, but
-// may get the new time-out, depending on the kernel.
+// AddElem adds an element. It is an error if the key is there with other data. An element that is there without data
+// stays as it is, but may get the new timeout, depending on the kernel.
 func (b *Batch) AddElem(t Table, set string, e Elem) { b.elem(nftMsgNewSetElem, nlmFCreate, t, set, e) }
 
 // DeleteElem deletes an element by its key. It is an error if it is not there.

@@ -37,7 +37,7 @@ func Dial() (*Conn, error) {
 	}
 	err = errors.Join(
 		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
-		// So the socket takes nothing from other processes, which can send to it, too, with CAP_NET_ADMIN.
+		// So the socket takes nothing from other processes, which can also send to it with CAP_NET_ADMIN.
 		unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
 		setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF),
 		setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF),
@@ -377,9 +377,9 @@ const (
 	quietAttempts = 5
 )
 
-// dump calls fn for all objects of a kind in a table's family. A dump that was interrupted by a commit is repeated, after a
-// call of again. The kernel only says so of a commit between two messages of a dump, and not of one that goes on while it fills
-// a message, so that the generation is compared as well.
+// dump calls fn for all objects of a kind in a table's family. A dump that was interrupted by a commit is repeated,
+// after a call of again. The kernel only reports a commit between two messages of a dump, not a commit while it fills
+// a message. So the generation is also compared.
 //
 // Commits to other tables interrupt a dump just so, and on a busy node may do it every time. They do not change what it shows:
 // a table of ours has one writer. So after some attempts an interrupted dump is taken for true. If there was another writer after
@@ -412,9 +412,9 @@ func (c *Conn) dump(typ uint16, t Table, attrs []Attr, again func(), fn func(att
 // Elems returns all elements of a set, in no particular order. A set that does not exist is an error that wraps
 // [os.ErrNotExist].
 //
-// The kernel finds the place where a message of the dump ended by counting elements in its hash table. If it resizes the table
-// meanwhile, which it does in the background after many were added, some elements come twice and as many not at all: 10,000
-// of 100,000 right after they were added. So a dump with repetitions is not whole, and is repeated.
+// A dump continues by counting elements in the kernel's hash table. The kernel resizes the table in the background
+// after many elements were added. A dump during a resize has some elements twice and misses as many: 10,000 of
+// 100,000 right after they were added. So a dump with repetitions is incomplete, and is repeated.
 //
 // But a set to which packets add elements can really hold one twice, and then does so for good (seen with Linux 6.18, in 1 of some
 // 20 restarts with two processors full of packets). Elems returns both; what deletes one leaves the other.
@@ -471,7 +471,7 @@ func whole(read func() error, repeated func() []uint64) error {
 	return fmt.Errorf("the kernel resized the set in each of %d attempts", dumpAttempts)
 }
 
-// ReadSkeleton reads what a table holds beside elements. A table that does not exist is an error that wraps
+// ReadSkeleton reads the contents of a table without elements. A table that does not exist is an error that wraps
 // [os.ErrNotExist].
 func (c *Conn) ReadSkeleton(t Table) (*Skeleton, error) {
 	s := newSkeleton()

@@ -200,8 +200,8 @@ func TestLyingLengths(t *testing.T) {
 	}
 }
 
-// checkSame wants the elements that were put into a batch to be read from it as they were. Without a time-out there is no time
-// when it expires.
+// checkSame wants the elements that were put into a batch to be read from it as they were. Without a timeout there is
+// no time when it expires.
 func checkSame(t *testing.T, b *Batch, want []Elem) {
 	t.Helper()
 	sealed, _ := b.seal()

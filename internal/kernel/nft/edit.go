@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// This file is for tables that others have made, above all those of the program iptables-nft.
+// This file is for tables that other programs have made, above all iptables-nft.
 
 // Rule is a rule of a table that was read.
 type Rule struct {
@@ -77,7 +77,8 @@ func (b *Batch) DeleteSet(t Table, set string) {
 	b.count++
 }
 
-// Strip deletes all rules, chains and sets of a table but some sets, whose elements stay. The order is that of what refers to what.
+// Strip deletes all rules, chains and sets of a table but some sets, whose elements stay. It deletes objects before
+// the objects that they refer to.
 func (b *Batch) Strip(t Table, s *Skeleton, kept []string) {
 	for _, chain := range s.ChainNames() {
 		b.FlushChain(t, chain)

@@ -240,7 +240,7 @@ func compareWithGoogle(t *testing.T, ns *netns.NS, tb Table, set string, want []
 	}
 }
 
-// TestSkeletonSeesTheTableAndPolicies is about what other tools can change beside sets and rules.
+// TestSkeletonSeesTheTableAndPolicies is about parts other than sets and rules that other tools can change.
 func TestSkeletonSeesTheTableAndPolicies(t *testing.T) {
 	ns := newNS(t)
 	c := dial(t, ns)

@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Monitor receives what is committed to tables, by anybody in the network namespace, while it listens. Meanwhile the kernel reports
-// each element and each rule of every commit, which makes commits slower.
+// Monitor receives the commits to tables, by any process in the network namespace, while it listens. While it
+// listens, the kernel reports each element and each rule of every commit, which makes commits slower.
 type Monitor struct {
 	tables []Table
 	file   *os.File
 	buf    []byte
-	// changed are those of the tables that the commit has changed whose report is being received, by which socket.
+	// changed holds, for each socket, the tables that the commit whose report is being received has changed.
 	changed []Table
 	port    uint32
 }
@@ -65,8 +65,8 @@ func (m *Monitor) Listen(on bool) error {
 // Close ends the monitor, and with it a Next that is waiting.
 func (m *Monitor) Close() error { return m.file.Close() }
 
-// Next waits for the next commit that changes one of the tables. After Close it returns an error that wraps [os.ErrClosed]. What
-// does not fit into the socket's buffer is not reported.
+// Next waits for the next commit that changes one of the tables. After Close it returns an error that wraps
+// [os.ErrClosed]. Reports that do not fit into the socket's buffer are lost.
 func (m *Monitor) Next() (Change, error) {
 	for {
 		n, err := m.file.Read(m.buf)

@@ -78,7 +78,8 @@ func TestMonitor(t *testing.T) {
 	}
 }
 
-// TestMonitorLosesReports: where more is committed than the socket's buffer holds, reports get lost, and those of later commits come.
+// TestMonitorLosesReports: commits larger than the socket's buffer lose reports, and reports of later commits still
+// come.
 func TestMonitorLosesReports(t *testing.T) {
 	ns := newNS(t)
 	c := dial(t, ns)
@@ -112,7 +113,7 @@ func TestMonitorLosesReports(t *testing.T) {
 		_, err := m.Next()
 		reports <- err
 	}()
-	for range 100 { // what is committed before Next has read all may be lost, too
+	for range 100 { // commits before Next has read everything may also be lost
 		commit(t, c, func(b *Batch) { b.AddTable(testTable) })
 		commit(t, c, func(b *Batch) { b.DeleteTable(testTable) })
 		select {

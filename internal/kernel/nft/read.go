@@ -87,7 +87,7 @@ func beUint64(b []byte) uint64 {
 	return binary.BigEndian.Uint64(b)
 }
 
-// Skeleton is what a table holds beside elements, as read from the kernel.
+// Skeleton is the contents of a table without elements, as read from the kernel.
 type Skeleton struct {
 	flags  TableFlags
 	sets   map[string][]byte

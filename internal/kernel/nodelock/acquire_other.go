@@ -30,7 +30,7 @@ func Acquire(ctx context.Context, o Options) (*Lock, error) {
 	return nil, err
 }
 
-// Close lets others have the lock. That of nil does nothing.
+// Close releases the lock. Close of a nil lock does nothing.
 func (l *Lock) Close() error {
 	if l == nil {
 		return nil

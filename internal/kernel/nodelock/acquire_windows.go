@@ -64,7 +64,7 @@ func acquire() (*Lock, error) {
 	return nil, &InUseError{"the one that has the pipe " + pipe}
 }
 
-// exists reports whether there is a pipe, whoever may use it.
+// exists reports whether there is a pipe, even one that this process may not use.
 func exists(name *uint16) bool {
 	handle, err := windows.CreateFile(name, 0, 0, nil, windows.OPEN_EXISTING, 0, 0)
 	if err == nil {
@@ -73,7 +73,7 @@ func exists(name *uint16) bool {
 	return !errors.Is(err, windows.ERROR_FILE_NOT_FOUND)
 }
 
-// Close lets others have the lock. That of nil does nothing.
+// Close releases the lock. Close of a nil lock does nothing.
 func (l *Lock) Close() error {
 	if l == nil {
 		return nil

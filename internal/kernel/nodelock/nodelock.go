@@ -37,20 +37,20 @@ type Options struct {
 	Wait time.Duration
 }
 
-// lockTable is what the process that programs a network namespace holds: a table without rules that belongs to its socket, vanishes
-// with it however the process ends, and takes CAP_NET_ADMIN to create. So nobody without that right can keep the dataplane from
-// starting. Its comment names the process.
+// lockTable is held by the process that programs a network namespace. It is a table without rules that belongs to the
+// process's socket, vanishes with it however the process ends, and takes CAP_NET_ADMIN to create. So nobody without
+// that right can keep the dataplane from starting. Its comment names the process.
 var lockTable = nft.Table{Family: nft.IPv4, Name: "switchyard-lock"}
 
-// lockFlags has a second flag, which means nothing for a table without rules, because 'nft -j list' of nft 1.0.6 prints what it has
-// freed for a table with one flag.
+// lockFlags has a second flag, which means nothing for a table without rules. 'nft -j list' of nft 1.0.6 prints freed
+// memory for a table with one flag.
 const lockFlags = nft.Owned | nft.Dormant
 
 const lockPeriod = 2 * time.Millisecond
 
 const (
-	// attempts is how often the kernel may fail, with a pause in between that doubles: what it refuses for a moment, for want of memory or
-	// because of another commit, must not end a start.
+	// attempts is how often the kernel may fail, with a pause in between that doubles. A temporary failure, such as
+	// missing memory or a concurrent commit, must not end a start.
 	attempts   = 6
 	firstPause = 10 * time.Millisecond
 )
@@ -118,7 +118,7 @@ func tryLock(k kernel, program string) error {
 	b.CreateTable(lockTable, lockFlags, holder(program))
 	err = k.Commit(&b)
 	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EEXIST) || errors.Is(err, syscall.ENOENT) {
-		// Another process was faster. If it is not to be seen now, its end was, too.
+		// Another process was faster. If it is not visible now, it has already ended.
 		if info, again := k.Table(lockTable); again == nil && info.Flags&nft.Owned != 0 {
 			return OwnedBy(k, info)
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/switchyard-net/switchyard/store"
 )
 
-// Example wires health, metrics and health check node ports into a proxy. The daemon beside it runs all the functions that
-// are returned.
+// Example wires health, metrics and health check node ports into a proxy. The surrounding daemon runs all the
+// functions that are returned.
 func Example() {
 	_ = func(log *slog.Logger, st *store.Store, src model.Source, problems func() []error, dataplane backend.Backend) []func(context.Context) error {
 		families := []state.Family{state.IPv4, state.IPv6} // those that the dataplane programs

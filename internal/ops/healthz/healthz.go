@@ -1,12 +1,12 @@
-// Package healthz answers for the health of a proxy process, as kube-proxy does: /healthz and /livez for load balancers and
-// the kubelet, and the operator's paths beside /metrics.
+// Package healthz answers for the health of a proxy process, as kube-proxy does: /healthz and /livez for load
+// balancers and the kubelet, and the operator's paths next to /metrics.
 //
-// Both answers report whether the dataplane keeps up: it does not if an update has been waiting for longer than two sync
-// periods without progress. A lost API server, a bad manifest or one service that cannot be programmed do not make a node unhealthy, because
-// it goes on routing, and all nodes at once would be taken out of their load balancers. Such problems are listed in the answers
-// to clients on this machine, in a field that kube-proxy's do not have. They name services and addresses of the cluster; other
-// clients, such as pods, get kube-proxy's fields and no more. A process on its own, whose sources belong to the same person that looks at
-// it, may be strict about problems.
+// Both answers report whether the dataplane keeps up: it does not if an update has been waiting for longer than two
+// sync periods without progress. A lost API server, a bad manifest or one service that cannot be programmed does not
+// make a node unhealthy. The node still routes, and otherwise load balancers would drop all nodes at once. Such
+// problems are listed in the answers to clients on this machine, in a field that kube-proxy's do not have. They name
+// services and addresses of the cluster; other clients, such as pods, get kube-proxy's fields and no more. A process
+// on its own, whose sources belong to the same person that looks at it, may be strict about problems.
 package healthz
 
 import (
@@ -87,8 +87,9 @@ func (h *Health) Status(s backend.Status) {
 	}
 }
 
-// Progress notes that the dataplane has applied an update, or gets on with one or with a verification that takes long: it is not stuck, and to end
-// the process would only make it begin again. It counts until an attempt fails. It may be called at any time.
+// Progress notes that the dataplane has applied an update, or makes progress with an update or a long verification.
+// It is not stuck, and a restart of the process would only repeat the work. It counts until an attempt fails. It may
+// be called at any time.
 func (h *Health) Progress() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -18,7 +18,7 @@ type OperatorOptions struct {
 	Metrics http.Handler
 	// ProxyMode returns the answer of /proxyMode. It may be called at any time. Required.
 	ProxyMode func() string
-	// Version is that of the program, for /statusz.
+	// Version is the version of the program, for /statusz.
 	Version string
 	// Config returns what /configz shows: the configuration in use, marshalled by encoding/json with its apiVersion and kind.
 	// It is called for each request, concurrently. Required.

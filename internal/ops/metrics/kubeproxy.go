@@ -6,7 +6,7 @@ import (
 
 const byFamily = "ip_family"
 
-// kubeProxy are kube-proxy's metrics. Those of a mode are nil in others.
+// kubeProxy are kube-proxy's metrics. Metrics of a mode are nil in other modes.
 type kubeProxy struct {
 	sync, fullSync, partialSync       *prometheus.HistogramVec
 	programming, conntrack            *prometheus.HistogramVec
@@ -30,7 +30,7 @@ func programmingBuckets() []float64 {
 	return append(buckets, prometheus.LinearBuckets(120, 30, 7)...)
 }
 
-// definer registers metrics of kube-proxy. What has no label but the family begins at 0 for each family.
+// definer registers metrics of kube-proxy. A metric with no label but the family begins at 0 for each family.
 type definer struct {
 	registry *prometheus.Registry
 	families []string

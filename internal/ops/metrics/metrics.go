@@ -1,17 +1,18 @@
-// Package metrics holds what a proxy process shows Prometheus: kube-proxy's metrics, by the same names, types and labels, so
-// that boards and alerts written for it work unchanged, and Switchyard's own, which begin with switchyard_.
+// Package metrics holds the metrics that a proxy process exports to Prometheus. kube-proxy's metrics have the same
+// names, types and labels, so that its boards and alerts work unchanged. Switchyard's own metrics begin with
+// switchyard_.
 //
-// A [Registry] belongs to one process and is fed by plain calls; nothing is global. What the metrics mean is what they mean in
-// kube-proxy, with these differences:
+// A [Registry] belongs to one process and is fed by plain calls; nothing is global. The metrics have the same meaning
+// as in kube-proxy, with these differences:
 //
 //   - kube-proxy syncs each IP family by itself. Here one transaction commits all families, so a sync counts once for each
 //     of them, with the same duration and the same outcome. So does a programming latency.
 //   - kube-proxy counts each Service once for each family. Here a change counts once.
 //   - kube-proxy forgets what is pending when a sync begins, also if it fails. Here a change is pending until it is applied.
-//   - The metrics of full and partial syncs and of conntrack are there in all modes, and counters begin at 0 instead of being
-//     absent until they first count.
-//   - kubernetes_build_info is not there: it would claim that the node runs a Kubernetes component of Switchyard's version,
-//     which is what alerts about version skew look for. switchyard_build_info is there instead.
+//   - The metrics of full and partial syncs and of conntrack are there in all modes. Counters begin at 0 instead of
+//     being absent until they first count.
+//   - kubernetes_build_info is not there, because alerts about version skew would take Switchyard's version for a
+//     Kubernetes component's. switchyard_build_info is there instead.
 package metrics
 
 import (
@@ -32,8 +33,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// The modes that have metrics of their own, by kube-proxy's names. What the modes ebpf and userspace leave to nftables has the metrics of that
-// mode, too.
+// The modes that have metrics of their own, by kube-proxy's names. Services that the modes ebpf and userspace leave
+// to nftables also have the metrics of mode nftables.
 const (
 	ModeEBPF        = "ebpf"
 	ModeIPTables    = "iptables"
@@ -50,10 +51,10 @@ type Options struct {
 	Mode string
 	// Families are the IP families that the dataplane programs. Required.
 	Families []state.Family
-	// Version is that of the program. Default: unknown.
+	// Version is the version of the program. Default: unknown.
 	Version string
-	// Others are metrics of other parts of the program, which are shown as well, and in the place of families with the same names here. It
-	// may be nil.
+	// Others are metrics of other parts of the program. They are also shown, and replace families with the same names
+	// here. It may be nil.
 	Others prometheus.Gatherer
 	// Services returns the number of services in the newest state.
 	Services func() int
@@ -63,14 +64,15 @@ type Options struct {
 	NodeProblems func() int
 	// HealthCheckProblems returns the number of health check node ports that cannot be served.
 	HealthCheckProblems func() int
-	// Connections are those of the process's servers, by the names of the servers.
+	// Connections are the connections of the process's servers, by the names of the servers.
 	Connections map[string]Connections
 	// LogLinesSuppressed returns the number of lines that were left out of the log because there were too many.
 	LogLinesSuppressed func() uint64
 	// LimitedServices returns the number of services that are not fully served, for each of a fixed set of reasons.
 	LimitedServices func() map[string]int
-	// IPTablesInvalidDropped and IPTablesLocalhostAccepted return packets counted by the kernel, in mode iptables: those
-	// dropped because conntrack does not know their connection, and those to NodePorts on loopback addresses.
+	// IPTablesInvalidDropped and IPTablesLocalhostAccepted return packets counted by the kernel, in mode iptables.
+	// The first are dropped because conntrack does not know their connection; the second go to NodePorts on loopback
+	// addresses.
 	IPTablesInvalidDropped    func() uint64
 	IPTablesLocalhostAccepted func() uint64
 	// LocalNodePorts returns how NodePorts on loopback addresses are doing. It is asked in mode nftables only.
@@ -156,8 +158,8 @@ func (r *Registry) Gather() ([]*dto.MetricFamily, error) {
 	return Join(r.o.Others, all).Gather()
 }
 
-// Join returns a gatherer of the metrics of two. Where both have a family, such as those of the Go runtime, the one of first is shown.
-// first may be nil.
+// Join returns a gatherer of the metrics of two. If both have a family, such as the metrics of the Go runtime, the
+// family of first is shown. first may be nil.
 func Join(first, second prometheus.Gatherer) prometheus.Gatherer {
 	if first == nil {
 		return second

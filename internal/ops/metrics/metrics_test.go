@@ -245,7 +245,7 @@ func TestGrafanaBoardFindsItsSeries(t *testing.T) {
 	for _, f := range gather(t, r) {
 		names[f.GetName()] = true
 	}
-	// What the board "Kubernetes / Proxy" of kubernetes-mixin shows, before anything has happened.
+	// The metrics that the board "Kubernetes / Proxy" of kubernetes-mixin shows, before anything has happened.
 	for _, name := range []string{
 		"kubeproxy_sync_proxy_rules_duration_seconds", "kubeproxy_network_programming_duration_seconds",
 		"process_resident_memory_bytes", "process_cpu_seconds_total", "process_start_time_seconds", "process_open_fds",
@@ -577,7 +577,7 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// TestAffinityClients: the numbers are asked for anew, and nothing is shown that is not known.
+// TestAffinityClients: the numbers are read again for each scrape, and unknown numbers are not shown.
 func TestAffinityClients(t *testing.T) {
 	now := []AffinityClients{{state.IPv4, 3, 10}, {state.IPv6, 0, 10}}
 	r := New(Options{Mode: ModeNFTables, Families: both, AffinityClients: func() []AffinityClients { return now }})
@@ -591,7 +591,7 @@ func TestAffinityClients(t *testing.T) {
 	})
 }
 
-// TestSocketHooks: exactly one state is 1, and each number is asked for anew.
+// TestSocketHooks: exactly one state is 1, and each number is read again for each scrape.
 func TestSocketHooks(t *testing.T) {
 	now := SocketHooks{State: "on", Frontends: 3, Memory: 4096, Translated: 5, Mesh: 2}
 	r := New(Options{Mode: ModeEBPF, Families: both, SocketHooks: func() SocketHooks { return now }})

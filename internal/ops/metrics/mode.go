@@ -16,7 +16,8 @@ type modeMetrics struct {
 	winFailures                             map[WinKernelOperation]*prometheus.CounterVec
 }
 
-// SetMode replaces the metrics of the dataplane's mode by those of another one, whose counters begin at 0.
+// SetMode replaces the metrics of the dataplane's mode by the metrics of another mode, whose counters
+// begin at 0.
 func (r *Registry) SetMode(mode string) {
 	m := &modeMetrics{registry: prometheus.NewRegistry()}
 	d := definer{m.registry, r.families}

@@ -129,7 +129,8 @@ func (r *Registry) Conntrack(f state.Family, took time.Duration, deleted int) {
 	r.kube.conntrackDeleted.WithLabelValues(f.String()).Add(float64(deleted))
 }
 
-// Resets counts packets that were answered with a reset because their endpoint had left a Service. The name is empty if that is gone, too.
+// Resets counts packets that were answered with a reset because their endpoint had left a Service. The name is empty
+// if the Service is also gone.
 func (r *Registry) Resets(service state.ServiceName, packets uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -23,7 +23,7 @@ type PortTraffic struct {
 	Counts
 }
 
-// Counts are new connections, and those of them that were rejected or dropped.
+// Counts are new connections, and how many of them were rejected or dropped.
 type Counts struct{ Connections, Rejects, Drops uint64 }
 
 // traffic collects what the dataplane has counted.

@@ -27,8 +27,8 @@ const (
 	cpusFile     = "/sys/devices/system/cpu/online"
 )
 
-// Apply writes what the options ask for, and returns a [*Warning] for each value that could not be written. It may be called
-// again at any time. Values of the network namespace are those of the calling thread's.
+// Apply writes what the options ask for, and returns a [*Warning] for each value that could not be written. It may be
+// called again at any time. Values of the network namespace are written to the calling thread's.
 func Apply(o Options) []error {
 	loadConntrack()
 	return apply(o, "/")

@@ -187,7 +187,8 @@ func TestNotLoaded(t *testing.T) {
 	}
 }
 
-// TestReadOnly makes the files read-only for one thread, as container runtimes do. What is right already is no warning.
+// TestReadOnly makes the files read-only for one thread, as container runtimes do. A value that is right already is
+// no warning.
 func TestReadOnly(t *testing.T) {
 	files := fresh()
 	files[closeWaitFile] = "3600"

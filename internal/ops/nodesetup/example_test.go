@@ -8,7 +8,8 @@ import (
 	"github.com/switchyard-net/switchyard/internal/ops/nodesetup"
 )
 
-// Write kube-proxy's defaults when a program starts. What cannot be written is no reason to end.
+// Write kube-proxy's defaults when a program starts. A value that cannot be written does not end
+// the program.
 func ExampleApply() {
 	_ = func(log *slog.Logger) {
 		for _, warning := range nodesetup.Apply(nodesetup.Options{

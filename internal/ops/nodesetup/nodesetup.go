@@ -10,7 +10,8 @@ import (
 type Options struct {
 	// Conntrack is about connection tracking.
 	Conntrack Conntrack
-	// OOMScoreAdj is the score of this process, -1000 (never killed for want of memory) to 1000. nil leaves it alone.
+	// OOMScoreAdj is the score of this process, -1000 (never killed when memory runs out) to 1000. nil leaves it
+	// alone.
 	OOMScoreAdj *int
 	// Logger gets what is written, at level Info. Default: nothing is logged.
 	Logger *slog.Logger

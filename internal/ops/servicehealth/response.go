@@ -19,7 +19,7 @@ type service struct {
 	Name      string `json:"name"`
 }
 
-// handler answers on one port: 200 if connections may come, else 503. Whatever the request is, the answer is the same. A
+// handler answers on one port: 200 if connections may come, else 503. The answer is the same for every request. A
 // service that has gone since the connection was made has no endpoints.
 func (s *Server) handler(p *port, family state.Family) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

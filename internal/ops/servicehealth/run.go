@@ -106,7 +106,7 @@ func byPort(a, b netip.AddrPort) int {
 	return cmp.Or(cmp.Compare(a.Port(), b.Port()), a.Addr().Compare(b.Addr()))
 }
 
-// wanted returns where to serve, and the ports that no service wants any more.
+// wanted returns the addresses and ports to serve, and the ports that no service wants now.
 func (r *runner) wanted() (wanted map[netip.AddrPort]*port, unwanted []uint16) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -81,7 +81,7 @@ func (n *network) listening() string {
 	return strings.Join(slices.Sorted(maps.Keys(n.open)), ", ")
 }
 
-// setErr makes address fail, or not any more.
+// setErr makes address fail, or succeed again.
 func (n *network) setErr(address string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -1,9 +1,9 @@
 // Package servicehealth answers load balancers on health check node ports.
 //
-// A Service of type LoadBalancer with externalTrafficPolicy: Local has such a port, on which each node reports how many ready
-// endpoints of the service it has, so that load balancers send connections only to nodes that have some. A [Server] learns
-// of services and of the node's addresses by calls that never wait, and does the rest, binding above all, by itself. What
-// it cannot bind it retries, and it reports it.
+// A Service of type LoadBalancer with externalTrafficPolicy: Local has such a port. Each node reports on it how many
+// ready endpoints of the service it has, so that load balancers send connections only to nodes with endpoints. A
+// [Server] learns of services and of the node's addresses by calls that never wait, and does the rest, binding above
+// all, by itself. It retries and reports ports that it cannot bind.
 package servicehealth
 
 import (
@@ -32,13 +32,15 @@ type Options struct {
 	// OnProblem is called when something begins to be wrong with a service's port, for an event about the Service (kube-proxy's
 	// has the reason FailedToStartServiceHealthcheck). It is called by the goroutine of Run and must return soon. It may be nil.
 	OnProblem func(Problem)
-	// MaxConnections bounds the connections to all ports together. One port may have a quarter of them, or 8 if that is more, and
-	// one client an eighth of those, so that a flood at the port of one service leaves room at the others. Default: 512.
+	// MaxConnections bounds the connections to all ports together. One port may have a quarter of them, or 8 if that
+	// is more, and one client an eighth of the port's share. So a flood at the port of one service leaves room at the
+	// others. Default: 512.
 	MaxConnections int
-	// OpenConnections counts those, and ClosedConnections the ones that were closed for want of room. They may be nil.
+	// OpenConnections counts the open connections, and ClosedConnections the connections that were closed because
+	// there was no room. They may be nil.
 	OpenConnections, ClosedConnections *atomic.Int64
-	// MaxSockets bounds on how many addresses and ports to listen, because each takes a file descriptor. What is beyond is a problem
-	// of its service, and no other port is concerned: what is served stays so. Default: 16384.
+	// MaxSockets bounds on how many addresses and ports to listen, because each takes a file descriptor. A port
+	// beyond the bound is a problem of its service, and other ports keep being served. Default: 16384.
 	MaxSockets int
 }
 

@@ -32,8 +32,8 @@ type Received struct {
 	Failed map[state.ServiceName]error
 }
 
-// Add takes the next part, and returns the update with its last part, nil before. After an error, which is about the update
-// as a whole, the Assembly must not be used any more.
+// Add adds the next part. It returns the update with its last part, and nil before. An error is about the whole update,
+// and the Assembly can no longer be used.
 func (a *Assembly) Add(m *localnetv1.WatchResponse) (*Received, error) {
 	if a.parts == 0 {
 		a.update, a.node, a.failed = &state.Update{Full: m.GetFull()}, a.Node, nil

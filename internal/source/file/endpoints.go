@@ -19,7 +19,7 @@ type endpoints struct {
 	line            int
 }
 
-// endpointsOf returns what a controller would make EndpointSlices of.
+// endpointsOf returns the Endpoints from which a controller would make EndpointSlices.
 func endpointsOf(object any, line int) (endpoints, bool) {
 	e, ok := object.(*corev1.Endpoints)
 	if !ok || !apirules.IsMirrored(e) {

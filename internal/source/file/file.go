@@ -1,17 +1,16 @@
-// Package file is the source of cluster objects that reads them from ordinary manifests, a file or a directory, and follows
-// every change of it. It delivers Services, EndpointSlices, Nodes, Namespaces and ServiceCIDRs.
+// Package file is the source of cluster objects that reads them from ordinary manifests, a file or a directory, and
+// follows every change of it. It delivers Services, EndpointSlices, Nodes, Namespaces and ServiceCIDRs.
 //
-// A file's objects are those of its last valid content. A broken edit changes nothing: it is logged, and shows in
-// [Source.Problems] until it is fixed. Only a file without valid content so far contributes what is good in it although the
-// rest is broken. A file that vanishes takes its objects with it; a path that vanishes altogether, or a file or directory
-// that cannot be read, keeps its objects. So does a file in whose place there is something else, such as a named pipe or a
-// directory: nothing is waited for.
+// The objects of a file come from its last valid content. A broken edit changes nothing: it is logged, and is reported
+// by [Source.Problems] until it is fixed. If a broken file has had no valid content so far, its valid objects count.
+// The objects of a deleted file are withdrawn. They are kept if the whole path vanishes, if a file or directory cannot
+// be read, or if a named pipe or a directory has replaced the file. The source never waits for a file.
 //
-// A file that has lost objects while it was written in place may be half written. It keeps its objects until it has been left alone
-// for [Options.Grace], and is a problem meanwhile. What counts at once is a file put in the place of another one by a rename, as
-// editors and kubelet do it, and a file that is deleted. In place means that the same file, by device and inode, has another text.
-// Lost are objects that the text before had, and the end of the last line if it had one: a text that is cut off there may have all
-// objects, but not all of the last one.
+// A file that has lost objects while it was written in place may be half written. It keeps its objects until it has
+// been unchanged for [Options.Grace], and is a problem during that time. Two changes count at once: the replacement of
+// a file by a rename, as editors and kubelet do it, and the deletion of a file. "In place" means that the same file, by
+// device and inode, has another text. Objects count as lost if the previous text had them. The end of the last line
+// counts as lost if the previous text had one: a truncated text may have all objects, but not all of the last one.
 package file
 
 import (
@@ -28,8 +27,8 @@ import (
 )
 
 const (
-	// quiet is how long the files must have been left alone before they are read: an editor, a checkout or kubelet takes
-	// several steps for one change. longest is how long reading is put off at most.
+	// quiet is how long the files must be unchanged before they are read: an editor, a checkout or kubelet makes one
+	// change in several steps. longest is the longest delay of a read.
 	quiet   = 50 * time.Millisecond
 	longest = 500 * time.Millisecond
 	// resync is how often the files are compared although nobody reported a change. It finds what inotify does not see:
@@ -37,7 +36,7 @@ const (
 	resync = 30 * time.Second
 	// retry is the same while something cannot be watched, such as a path that has vanished.
 	retry = time.Second
-	// defaultGrace is that of Options.
+	// defaultGrace is the default of Options.Grace.
 	defaultGrace = 10 * time.Second
 )
 
@@ -46,8 +45,8 @@ type Options struct {
 	// Path is a manifest or a directory. Required. In a directory, all *.yaml, *.yml and *.json files in it and below count, except
 	// hidden ones.
 	Path string
-	// Whole keeps the set of objects from being complete before all files could be read without a fault. It is for a start in the
-	// place of a process that knew more: what is missing in a file that is broken just now must not look as if it did not exist.
+	// Whole keeps the set of objects incomplete until all files have been read without a fault. It is for a process
+	// that replaces one that knew more: an object in a file that is broken now must not look deleted.
 	Whole bool
 	// Grace is how long a file that has lost objects while it was written in place must be left alone before they are withdrawn. Default:
 	// 10 seconds. Negative: they are withdrawn at once.
@@ -96,7 +95,7 @@ func New(o Options) (*Source, error) {
 	return nil, errors.Join(errs...)
 }
 
-// Problems returns what is wrong with the files now, sorted by file. Each error names the file, and the line, object and
+// Problems returns the current faults of the files, sorted by file. Each error names the file, and the line, object and
 // field if it is about one. It may be called at any time, from any goroutine.
 func (s *Source) Problems() []error {
 	s.mu.Lock()
@@ -149,8 +148,7 @@ func (s *Source) Run(ctx context.Context, sink model.Sink) error {
 	}
 }
 
-// read brings state up to date with the files and delivers what has changed. It reports whether there is something at the
-// path.
+// read updates the state from the files and delivers the changes. It reports whether the path exists.
 func (s *Source) read(w *watcher, state *state, sink model.Sink) bool {
 	// The files are watched before they are read, so that no change falls between.
 	tree, err := w.open()

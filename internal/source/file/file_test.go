@@ -29,7 +29,7 @@ func service(name string, port int) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {clusterIP: 10.0.0.1, ports: [{port: %d}]}\n", name, port)
 }
 
-// lab is a source that runs on real files, and what it says.
+// lab is a source that runs on real files, and its output.
 type lab struct {
 	t       *testing.T
 	dir     string
@@ -63,7 +63,7 @@ func (l *lab) Update(set []model.Object, deleted []model.Ref) {
 
 func (l *lab) Complete() { l.updates <- update{complete: true} }
 
-// handler sends what is logged to a channel.
+// handler sends the log to a channel.
 type handler struct {
 	slog.Handler
 	logs chan string
@@ -169,7 +169,7 @@ func (l *lab) expectLog(text string) {
 	}
 }
 
-// expectProblems checks what is wrong now. Paths are given below the directory.
+// expectProblems checks the current problems. Paths are relative to the directory.
 func (l *lab) expectProblems(want ...string) {
 	l.t.Helper()
 	var got []string
@@ -209,7 +209,7 @@ func TestFollowsFiles(t *testing.T) {
 	l.expect([]string{"e:3"}, nil)
 	l.write("deep/down/below/e.yaml", service("e", 4))
 	l.expect([]string{"e:4"}, nil)
-	// A directory that is away for too short a time to be missed is watched all the same when it is back.
+	// A directory that vanishes only briefly is watched again when it is back.
 	l.check(os.Rename(l.path("deep"), l.path("../away")))
 	l.check(os.Rename(l.path("../away"), l.path("deep")))
 	l.write("a.yaml", service("a", 4))
@@ -269,7 +269,7 @@ func TestBrokenEdit(t *testing.T) {
 	l.expectLog("ERROR")
 	l.write("a.yaml", service("a", 2), service("b", 2))
 	l.expectLog("INFO manifest is valid again")
-	// A broken file that vanishes takes its objects with it all the same.
+	// The objects of a broken file that vanishes are still withdrawn.
 	l.write("a.yaml", "nonsense")
 	l.expectLog("ERROR")
 	l.remove("a.yaml")
@@ -383,7 +383,7 @@ func TestPathVanishes(t *testing.T) {
 	}
 }
 
-// TestUnreadable checks that a file that is there but cannot be read keeps what it said.
+// TestUnreadable checks that an existing file that cannot be read keeps its objects.
 func TestUnreadable(t *testing.T) {
 	l := newLab(t)
 	l.write("a.yaml", service("a", 1))
@@ -399,13 +399,13 @@ func TestUnreadable(t *testing.T) {
 	l.check(os.Rename(l.path("link"), l.path("a.yaml")))
 	l.expectLog("ERROR")
 	l.expectProblems("a.yaml: cannot be read: path escapes from parent")
-	// It is fixed though it reports what it said before.
+	// The fault is fixed even if the content is the same as before.
 	l.replace("a.yaml", service("a", 2))
 	l.expectLog("valid again")
 	l.expectProblems()
 }
 
-// TestUnreadableDirectory checks that files keep what they said while the directory above them cannot be listed.
+// TestUnreadableDirectory checks that files keep their objects while the directory above them cannot be listed.
 func TestUnreadableDirectory(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"sub/a.yaml", "subway.yaml"} {
@@ -433,7 +433,7 @@ func TestUnreadableDirectory(t *testing.T) {
 	}
 }
 
-// TestDefaults checks what the API server would have filled in.
+// TestDefaults checks the defaults that the API server would have filled in.
 func TestDefaults(t *testing.T) {
 	claims, _, problems := read("f.yaml", []byte(`
 apiVersion: discovery.k8s.io/v1

@@ -56,7 +56,7 @@ func (b *bench) replace(name string, text ...string) {
 	b.check(os.Rename(b.path(name+".new"), b.path(name)))
 }
 
-// read reads path after a while, and checks what is in force.
+// read reads path after a while, and checks the objects in force.
 func (b *bench) read(path string, after time.Duration, want ...string) {
 	b.t.Helper()
 	b.now = b.now.Add(after)
@@ -87,7 +87,7 @@ func (b *bench) read(path string, after time.Duration, want ...string) {
 	}
 }
 
-// problems checks what is wrong. Paths are given below the directory.
+// problems checks the problems. Paths are relative to the directory.
 func (b *bench) problems(want ...string) {
 	b.t.Helper()
 	var got []string
@@ -102,8 +102,8 @@ func (b *bench) problems(want ...string) {
 const remedy = " in place, as after an unfinished write: keeping its last known good configuration until it has not changed for 10s; " +
 	"finish the write, or replace or delete the file, which takes effect at once"
 
-// TestShrunkInPlace empties and shortens a file as a write does that is not finished. What is missing goes when the file has been left
-// alone for long enough.
+// TestShrunkInPlace empties and shortens a file like an unfinished write. Missing objects are withdrawn when the file
+// has been unchanged for long enough.
 func TestShrunkInPlace(t *testing.T) {
 	ab := []string{service("a", 1), service("b", 1)}
 	for title, c := range map[string]struct {
@@ -137,7 +137,7 @@ func TestShrunkInPlace(t *testing.T) {
 	}
 }
 
-// TestShrunkAndFinished has writes that go on: they need not be finished within the time for one step, and count at once when all
+// TestShrunkAndFinished has writes that continue. They may take longer than one step, and count at once when all
 // objects are there.
 func TestShrunkAndFinished(t *testing.T) {
 	b := newBench(t)
@@ -186,7 +186,7 @@ func TestReplacedOrDeleted(t *testing.T) {
 			if path == "" {
 				b.read(path, 0)
 			} else {
-				b.read(path, 0, "a:1", "b:1") // a path that vanishes altogether keeps what it said
+				b.read(path, 0, "a:1", "b:1") // a path that vanishes altogether keeps its objects
 			}
 			b.write("a.yaml", service("b", 2)) // perhaps with the inode of before
 			b.read(path, 0, "b:2")
@@ -195,7 +195,7 @@ func TestReplacedOrDeleted(t *testing.T) {
 	}
 }
 
-// TestVanishesMeanwhile has a path that vanishes while its file is waited for.
+// TestVanishesMeanwhile has a path that vanishes while the source waits for its file.
 func TestVanishesMeanwhile(t *testing.T) {
 	b := newBench(t)
 	b.write("a.yaml", service("a", 1))
@@ -221,7 +221,8 @@ func TestNoGrace(t *testing.T) {
 	b.problems()
 }
 
-// TestSomethingElse puts other things in the place of a file: it keeps what it said, until it is gone, and nothing waits.
+// TestSomethingElse replaces a file by other kinds of files. It keeps its objects until it is gone, and the source
+// never waits.
 func TestSomethingElse(t *testing.T) {
 	for kind, swap := range map[string]func(file string) error{
 		"a named pipe": func(file string) error { return syscall.Mkfifo(file, 0o600) },

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestManyFaults: of a file whose objects are all wrong, as much is reported as somebody reads, and what is right counts.
+// TestManyFaults: if all objects of a file are invalid, the number of reported faults is limited, and valid objects
+// count.
 func TestManyFaults(t *testing.T) {
 	var text strings.Builder
 	for i := range 3000 {

@@ -26,7 +26,7 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// state is the content of the files, and what of it has been delivered.
+// state is the content of the files, and the delivered objects.
 type state struct {
 	log *slog.Logger
 	// grace is how long a file that has shrunk in place must be left alone before that counts.
@@ -49,7 +49,7 @@ type state struct {
 	unreadable []error
 }
 
-// content is that of one file.
+// content is the content of one file.
 type content struct {
 	// sum is of the text that was read last, broken or not. It is not valid if the file could not be read.
 	sum   [sha256.Size]byte
@@ -62,9 +62,9 @@ type content struct {
 	whole bool
 	// refs are the objects that the file contains.
 	refs []model.Ref
-	// endpoints are what of kind Endpoints it contains.
+	// endpoints are its objects of kind Endpoints.
 	endpoints []endpoints
-	// problems is what is wrong with the text read last.
+	// problems are the faults of the text that was read last.
 	problems []error
 }
 
@@ -88,12 +88,12 @@ func (s *state) pathGone(err error) {
 	_, replaced := errors.AsType[*regularfile.NotRegularError](err)
 	if replaced || errors.Is(err, fs.ErrNotExist) {
 		for _, c := range s.files {
-			c.info = nil // what comes next is another file
+			c.info = nil // the next file at this path is another file
 		}
 	}
 }
 
-// update reads what has changed in the tree.
+// update reads the changed files of the tree.
 func (s *state) update(tree *manifest.Tree, now time.Time) {
 	s.gone, s.unreadable, s.due = nil, tree.Errs(), time.Time{}
 	seen := map[string]bool{}
@@ -131,11 +131,11 @@ func (s *state) update(tree *manifest.Tree, now time.Time) {
 func (c *content) fail(err error) {
 	c.valid, c.shrunk, c.problems = false, time.Time{}, []error{err}
 	if _, ok := errors.AsType[*regularfile.NotRegularError](err); ok {
-		c.info = nil // what comes next is another file, even if it has the same inode
+		c.info = nil // the next file is another file, even if it has the same inode
 	}
 }
 
-// look takes what a file contains now, if that is new.
+// look reads the current content of a file, if that is new.
 func (s *state) look(file string, c *content, data []byte, info fs.FileInfo, now time.Time) {
 	sum := sha256.Sum256(data)
 	inPlace := c.info != nil && os.SameFile(c.info, info)
@@ -182,7 +182,8 @@ func isBelow(file string, dirs map[string]error) bool {
 	return false
 }
 
-// take makes data the content of the file, unless it is broken and the file had valid content before, or it may wait and has shrunk.
+// take makes data the content of the file. It keeps the previous content if data is broken and the previous content is
+// valid, or if the file may wait and has shrunk.
 func (s *state) take(file string, c *content, data []byte, mayWait bool, now time.Time) {
 	claims, unused, problems := read(file, data)
 	c.problems = problems
@@ -201,7 +202,7 @@ func (s *state) take(file string, c *content, data []byte, mayWait bool, now tim
 	s.claim(file, c, claims)
 }
 
-// lost describes how a text with these objects is less than what the file contains, nothing if it is not.
+// lost describes which part of the file's content a text with these objects lacks, nothing if it lacks none.
 func (c *content) lost(claims []claim, whole bool) string {
 	there := make(map[model.Ref]bool, len(claims))
 	for _, claim := range claims {
@@ -222,7 +223,7 @@ func (c *content) lost(claims []claim, whole bool) string {
 // maxProblems is how many faults of one file are kept, and thus logged.
 const maxProblems = 100
 
-// read returns the objects in data that count, Endpoints that do not, and what is wrong with data.
+// read returns the objects in data that count, Endpoints that do not count, and the faults of data.
 func read(file string, data []byte) (claims []claim, unused []endpoints, problems []error) {
 	defer func() {
 		if more := len(problems) - maxProblems; more > 1 {
@@ -356,7 +357,7 @@ func (s *state) winner(ref model.Ref) model.Object {
 	return nil
 }
 
-// changes returns the difference to what it returned the last time.
+// changes returns the difference from its last result.
 func (s *state) changes() (set []model.Object, deleted []model.Ref) {
 	for ref, before := range s.touched {
 		now := s.winner(ref)

@@ -68,7 +68,7 @@ func (w *watcher) pump() {
 				continue
 			}
 		case _, ok := <-errs:
-			// The queue of events overflowed, or the like: something has changed.
+			// The queue of events overflowed, or a similar error occurred: there may be any change.
 			if !ok {
 				errs = nil
 				continue
@@ -81,9 +81,9 @@ func (w *watcher) pump() {
 	}
 }
 
-// concerns reports whether an event may change what is at the path. The parent is watched for the path itself, for the
-// directory to come back or for the file to be replaced, and for the link ..data, by which kubelet swaps all files of a
-// ConfigMap. Below the path everything concerns: any name may be what a link leads to.
+// concerns reports whether an event may change the content of the path. The parent is watched for the path itself, for
+// the directory's return, for a replacement of the file, and for the link ..data, by which kubelet swaps all files of a
+// ConfigMap. Below the path every event counts, because any name may be the target of a link.
 func (w *watcher) concerns(event fsnotify.Event) bool {
 	if filepath.Dir(event.Name) != w.parent {
 		return true
@@ -155,7 +155,7 @@ func (w *watcher) watch(dirs []string) (fresh bool) {
 			w.unwatch(dir)
 		}
 	}
-	// A directory that was removed is watched no more, though another may have its name and inode by now.
+	// A directory that was removed is no longer watched, even if another directory now has its name and inode.
 	alive := w.notify.WatchList()
 	for _, dir := range dirs {
 		info, err := os.Stat(dir)
@@ -189,7 +189,7 @@ func (w *watcher) warn(dir string, err error) {
 
 func (w *watcher) unwatch(dir string) {
 	if w.watched[dir] != nil {
-		// An error means that it is not watched any more, because the directory is gone.
+		// An error means that it is no longer watched, because the directory is gone.
 		_ = w.notify.Remove(dir)
 		delete(w.watched, dir)
 	}

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestWhole starts on files of which one is broken: what is good in them is delivered, but is not complete before all are fixed.
-// A file that breaks later changes nothing about that.
+// TestWhole starts with a broken file. The valid objects of the files are delivered, but the set is incomplete until
+// all files are fixed. A file that breaks later does not change that.
 func TestWhole(t *testing.T) {
 	l := newLab(t)
 	l.write("a.yaml", service("a", 1), "---\nkind: Service\n")

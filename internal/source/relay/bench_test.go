@@ -87,7 +87,7 @@ func benchRelay(b *testing.B) (sink interface {
 	}, read
 }
 
-// metered is a connection that counts what is read.
+// metered is a connection that counts the bytes read.
 type metered struct {
 	net.Conn
 	read *atomic.Int64

@@ -13,17 +13,17 @@ import (
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
 )
 
-// maxUpdate is how many bytes an update may have, over all parts, so that a broken relay that never comes to an end does not
-// take all memory. The objects of 100,000 services with ten endpoints each have about 70 MiB.
+// maxUpdate limits the bytes of an update, over all parts, so that a broken relay with an endless update does not take
+// all memory. The objects of 100,000 services with ten endpoints each have about 70 MiB.
 const maxUpdate = 512 << 20
 
-// partOverhead is what a part counts beside its content, so that empty ones come to an end, too.
+// partOverhead is the size of a part in addition to its content, so that a series of empty parts also ends.
 const partOverhead = 64
 
-// errProtocol is wrapped by what is wrong with an update as a whole.
+// errProtocol is wrapped by faults of an update as a whole.
 var errProtocol = errors.New("protocol violation")
 
-// update is what the parts of one update amount to.
+// update is the sum of the parts of one update.
 type update struct {
 	log   *slog.Logger
 	size  int // of the parts
@@ -37,8 +37,8 @@ type update struct {
 	position *clusterv1.Position
 }
 
-// add adds the next part. It fails if that cannot be one. An object with a fault leaves its last good version in force, and
-// one of a kind that is not known here has come from a newer relay and decides nothing here.
+// add adds the next part. It fails if the part is invalid. An object with a fault leaves its last good version in
+// force. An object of an unknown kind has come from a newer relay and is ignored.
 func (u *update) add(part *clusterv1.FollowResponse) error {
 	if u.size += proto.Size(part) + partOverhead; u.size > maxUpdate {
 		return fmt.Errorf("%w: an update has more than %d MiB and does not end", errProtocol, maxUpdate>>20)
@@ -97,8 +97,8 @@ func refOf(m *clusterv1.Object) model.Ref {
 type delivery struct {
 	log  *slog.Logger
 	sink model.Sink
-	// refs are the objects that the sink has, which show after a full update what has been deleted. Their names are shared with
-	// the objects.
+	// refs are the objects of the sink, from which a full update computes the deleted objects. Their names are shared
+	// with the objects.
 	refs map[model.Ref]struct{}
 	// position is what to resume from, nil as long as the sink has nothing.
 	position *clusterv1.Position
@@ -131,7 +131,7 @@ func (d *delivery) take(u *update) error {
 	return nil
 }
 
-// replace notes what is there after a full update, and returns what no longer is.
+// replace notes the objects of a full update, and returns the objects that no longer exist.
 func (d *delivery) replace(u *update) (gone []model.Ref) {
 	before := d.refs
 	d.refs = make(map[model.Ref]struct{}, len(u.set))

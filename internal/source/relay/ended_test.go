@@ -33,8 +33,8 @@ type endingStream struct {
 
 func (s *endingStream) Context() context.Context { return s.ctx }
 
-// TestEndedStream: a stream that the relay ends after a while is followed by another one at once, from which nothing comes again, and
-// which is no problem. One that it ends at once is.
+// TestEndedStream: when the relay ends a stream after a while, another one follows at once. It repeats nothing, and is
+// no problem. A stream that the relay ends at once is a problem.
 func TestEndedStream(t *testing.T) {
 	for name, c := range map[string]struct {
 		after       time.Duration

@@ -19,8 +19,8 @@ var errSilent = errors.New("no answer for " + answerTimeout.String() + "; it may
 
 var errEnded = errors.New("the relay ended the stream")
 
-// dial returns a new connection to a relay. Each is for one stream: that way nothing but the source itself decides when to try
-// again, and names are resolved each time.
+// dial returns a new connection to a relay. Each is for one stream. So only the source itself decides when to retry,
+// and names are resolved each time.
 func (s *Source) dial(target string) (*grpc.ClientConn, error) {
 	return client.Dial(client.Options{
 		Target: target, Certificates: s.options.Certificates, SocketUsers: s.options.SocketUsers, Control: s.peers.Control, DialOptions: s.options.DialOptions,

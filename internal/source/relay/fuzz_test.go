@@ -11,8 +11,8 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// FuzzUpdate takes any bytes for an update: they may be refused, but what the source believes to have delivered is what the sink
-// has.
+// FuzzUpdate reads any bytes as an update. They may be refused, but the source's delivered objects must equal the
+// sink's objects.
 func FuzzUpdate(f *testing.F) {
 	for _, m := range []*clusterv1.FollowResponse{
 		{},

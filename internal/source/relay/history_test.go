@@ -151,7 +151,7 @@ func (w *stack) step() {
 	objectlog.Tee(w.direct, w.topSink).Update(set, deleted)
 }
 
-// newTop puts a feed in the place of that of the top relay, which has all objects but does not know yet that it has.
+// newTop replaces the feed of the top relay. The new feed has all objects but does not know yet that it is complete.
 func (w *stack) newTop() {
 	if w.topFeed != nil {
 		w.topFeed.Close()
@@ -172,7 +172,7 @@ func (w *stack) restartTop() {
 	w.stopTop = w.n.serve(w.t, "top", w.topFeed)
 }
 
-// restartMiddle starts the relay in the middle anew, or another one in its place.
+// restartMiddle restarts the relay in the middle, or replaces it.
 func (w *stack) restartMiddle() {
 	if w.stopMiddle != nil {
 		w.stopMiddle()

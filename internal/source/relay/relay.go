@@ -1,9 +1,9 @@
-// Package relay is the source of cluster objects that follows a relay: an instance of Switchyard that has them itself, from an
+// Package relay is the source of cluster objects that follows a relay: an instance of Switchyard that gets them from an
 // API server or from another relay.
 //
-// Everything comes over one stream at the pace of the sink. A connection that is lost is made again, and continues where the
-// lost one ended if the relay still knows that; otherwise the full set is sent again, and what is not in it is deleted. While no
-// relay can be reached, everything stays as it was last known.
+// All objects come over one stream at the pace of the sink. After a lost connection, a new one continues where the lost
+// one ended, if the relay still knows that position. Otherwise the full set is sent again, and objects that are not in
+// it are deleted. While no relay can be reached, the last known objects stay.
 package relay
 
 import (
@@ -36,7 +36,7 @@ type Options struct {
 	SocketUsers []string
 	// Mark is the mark of the packets to relays, as far as the process may set it (CAP_NET_ADMIN on Linux). Default: none.
 	Mark uint32
-	// DialOptions come after those of [client.Dial].
+	// DialOptions follow the options of [client.Dial].
 	DialOptions []grpc.DialOption
 	// Logger gets errors of relays and objects. Nil discards it.
 	Logger *slog.Logger
@@ -74,17 +74,17 @@ func New(o Options) (*Source, error) {
 	return s, nil
 }
 
-// Problems reports why no relay can be followed now, since when, and what to do about it; nothing if all is well. What was known
-// before stays in effect, so a problem is no reason to call the node unhealthy. It may be called at any time, from any
+// Problems reports why no relay can be followed now, the start and the remedy, and nothing if all is well. Known
+// objects stay in effect, so a problem does not make the node unhealthy. It may be called at any time, from any
 // goroutine.
 func (s *Source) Problems() []error { return s.health.problems() }
 
 // Peers implements [model.WithPeers].
 func (s *Source) Peers() (addrs []netip.AddrPort, changed <-chan struct{}) { return s.peers.Peers() }
 
-// After a stream has ended, the next one waits: shortest at first, twice as long each time, longest at most, and of that between
-// half and all, so that the followers of a relay that comes back do not all ask at once. A stream that lasted as long as that
-// was no failure.
+// After a stream has ended, the next one waits: at first shortest, then twice as long each time, up to longest. The
+// actual wait is a random part between half and all of this, so that the followers of a restarted relay do not all
+// connect at once. A stream that lasted that long was no failure.
 const (
 	shortest = 200 * time.Millisecond
 	longest  = 10 * time.Second

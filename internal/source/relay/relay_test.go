@@ -63,7 +63,7 @@ func TestEmptyClusterIsComplete(t *testing.T) {
 	})
 }
 
-// TestResume loses connections and expects to get only what has changed since.
+// TestResume loses connections and expects to get only the changes since then.
 func TestResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, r := newNetwork(), &recorder{t: t}
@@ -89,7 +89,8 @@ func TestResume(t *testing.T) {
 	})
 }
 
-// TestRestart puts another relay in the place of one, as a restart does: what was deleted meanwhile is deleted.
+// TestRestart replaces a relay by another one, as a restart does. Objects that were deleted during the restart are
+// deleted.
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, r := newNetwork(), &recorder{t: t}

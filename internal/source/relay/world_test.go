@@ -138,7 +138,7 @@ func (n *network) serve(t testing.TB, at string, feed *objectlog.Feed) (stop fun
 	return n.listen(t, at, func(s *grpc.Server) { clusterserver.Register(s, clusterserver.Options{Feed: feed}) })
 }
 
-// certificates are those of a client that shows none.
+// certificates are the certificates of a client that shows none.
 func certificates(t testing.TB) *client.Certificates {
 	t.Helper()
 	c, err := client.NewCertificates(client.TLSFiles{}, nil)
@@ -181,7 +181,7 @@ func run(t testing.TB, s model.Source, sink model.Sink) (stop func()) {
 	return stop
 }
 
-// recorder is a sink that holds what it is given.
+// recorder is a sink that holds the delivered objects.
 type recorder struct {
 	t  testing.TB
 	mu sync.Mutex
@@ -244,7 +244,7 @@ func (r *recorder) expect(want ...string) {
 	r.told = nil
 }
 
-// logs collects what a source logs, from level Info.
+// logs collects the log of a source, from level Info.
 type logs struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -1,8 +1,8 @@
-// Package upstream marks the connections by which a process gets what it follows, and knows their addresses.
+// Package upstream marks a process's connections to its API servers or relays, and knows their addresses.
 //
-// A Service may take the address of an API server or relay, by an externalIP or a NodePort. The proxy of this node could then never
-// learn that the Service is gone. So dataplanes leave connections with the mark alone, and the store refuses externalIPs that are
-// known as addresses of an upstream.
+// A Service may take the address of an API server or relay, by an externalIP or a NodePort. The proxy of this node
+// could then never learn that the Service is gone. So dataplanes do not translate connections with the mark, and the
+// store refuses externalIPs that are known upstream addresses.
 package upstream
 
 import (
@@ -27,7 +27,7 @@ func MarkBeside(masquerade uint32) uint32 {
 	return Mark
 }
 
-// mostPeers is how many addresses are remembered: those of some API servers or relays, each of both families.
+// mostPeers limits the remembered addresses: the addresses of several API servers or relays, in both families.
 const mostPeers = 32
 
 // Peers are the addresses to which connections were attempted last. Its methods may be called concurrently. The zero value marks nothing.

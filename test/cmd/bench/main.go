@@ -31,7 +31,7 @@ func main() {
 	}
 }
 
-// exitCode is that of this program, run again in another namespace.
+// exitCode is the exit code of this program, run again in another namespace.
 type exitCode int
 
 func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }

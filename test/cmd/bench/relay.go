@@ -20,7 +20,8 @@ import (
 	"github.com/switchyard-net/switchyard/test/bench"
 )
 
-// relayFlags are those of 'switchyard serve --nodes' that the benchmark uses.
+// relayFlags are the flags of 'switchyard serve --nodes' that the benchmark
+// uses.
 type relayFlags struct {
 	above         []string
 	tls           client.TLSFiles

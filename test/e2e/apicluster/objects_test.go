@@ -11,7 +11,7 @@ import (
 	"github.com/switchyard-net/switchyard/test/randcluster"
 )
 
-// What objects become in the API's form, package kubeconv reads back as it was.
+// Package kubeconv reads objects back from the API's form unchanged.
 func TestRoundTrip(t *testing.T) {
 	for seed := range uint64(100) {
 		h := randcluster.New(seed, randcluster.Options{})

@@ -127,7 +127,8 @@ func (c *cluster) createService(ctx context.Context, i int) error {
 	})
 }
 
-// again creates an object anew if the server is too busy. An attempt that it has given up may have succeeded all the same.
+// again repeats the creation of an object if the server is too busy. An attempt that it has given up may have
+// succeeded all the same.
 func again(create func() error) (err error) {
 	const attempts = 10
 	for i := range attempts {
@@ -192,7 +193,7 @@ func markerSlice(addr string) *model.EndpointSlice {
 	}
 }
 
-// makeMarker makes the marker, or makes it anew.
+// makeMarker makes the marker, or makes it again.
 func (c *cluster) makeMarker(ctx context.Context) error {
 	service := &model.Service{
 		Name: state.ServiceName{Namespace: namespace, Name: "marker"}, ClusterIPs: []netip.Addr{markerFrontend.Addr()},

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// loads measures nothing but the processor time under load, of several builds at once: each serves a node of its own and sees the same
-// changes, so that what else the machine does falls on all of them.
+// loads measures only the processor time under load, of several builds at once. Each serves a node of its own and
+// sees the same changes, so that other work on the machine affects all of them.
 func loads(ctx context.Context, c *cluster, o *options) error {
 	var proxies []proxy
 	for program := range strings.SplitSeq(o.program, ",") {

@@ -1,8 +1,9 @@
 //go:build linux
 
-// Command compare measures upstream kube-proxy, in its nftables mode unless -mode says otherwise, and Switchyard on the same cluster, one after the other
-// on the same machine: the time to the first full sync, the time from a change in the API to the kernel, memory, and
-// processor time under steady change. It prints a table, and writes compare.md and compare.json to the directory given.
+// Command compare measures upstream kube-proxy and Switchyard on the same cluster, one after the other on the same
+// machine. It measures the time to the first full sync, the time from a change in the API to the kernel, memory, and
+// processor time under steady change. kube-proxy runs in its nftables mode unless -mode says otherwise. It prints a
+// table, and writes compare.md and compare.json to the directory given.
 package main
 
 import (

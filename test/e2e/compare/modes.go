@@ -301,11 +301,11 @@ func (r *modeReport) verdicts() string {
 		}
 		ours, theirs := growth(f.Ours.Connect-f.Direct, few.Ours.Connect-few.Direct), growth(f.Upstream.Connect-f.Direct, few.Upstream.Connect-few.Direct)
 		if f.Upstream.Late {
-			fmt.Fprintf(&b, "- %s, %d services: cold load more than %s; a first packet costs %.1f times as much as with %d services, %s.\n", f.Variant, f.Services,
+			fmt.Fprintf(&b, "- %s, %d services: cold load more than %s. A first packet costs %.1f times as much as with %d services, %s.\n", f.Variant, f.Services,
 				verdict(f.Upstream.SyncSeconds/f.Ours.SyncSeconds, goalCold), ours, few.Services, metIf(ours <= goalGrowth))
 			continue
 		}
-		fmt.Fprintf(&b, "- %s, %d services: cold load %s, one change %s; a first packet costs %.1f times as much as with %d services (kube-proxy's: %.1f times), %s.\n",
+		fmt.Fprintf(&b, "- %s, %d services: cold load %s. One change %s. A first packet costs %.1f times as much as with %d services (kube-proxy's: %.1f times), %s.\n",
 			f.Variant, f.Services, verdict(f.Upstream.SyncSeconds/f.Ours.SyncSeconds, goalCold), verdict(f.Upstream.ChangeP50/f.Ours.ChangeP50, goalChange),
 			ours, few.Services, theirs, metIf(ours <= goalGrowth))
 	}
@@ -331,17 +331,14 @@ func metIf(ok bool) string {
 
 // write writes the report as a document and as JSON.
 func (r *modeReport) write(dir string) error {
-	text := fmt.Sprintf(`# Beside upstream kube-proxy, mode %[1]s
+	text := fmt.Sprintf(`# Comparison with upstream kube-proxy, mode %[1]s
 
-Written by `+"`go run ./compare -mode %[1]s`"+` in test/e2e: kube-proxy %[2]s and Switchyard with the same configuration file and a real API server, one after the
-other on the same machine (%s), each on a node of its own; %d endpoints for each service.
+Written by `+"`go run ./compare -mode %[1]s`"+` in test/e2e. Compared are kube-proxy %[2]s and Switchyard with the same configuration file and a real API server. Both ran on one machine (%s), in turn. Each had a node of its own. Each service has %d endpoints.
 
 %s
 %s
-- Cold load: from the start of the process until connections to a sample of up to %d services are all answered, less the time that so many
-  connections take when all is programmed.
-- One change: an endpoint is replaced by another; the time from the API server's answer until a new connection reaches the new one. %d changes of each.
-- Connect: a TCP connection from a pod, the mean over up to 100 services of the fastest of 30 each. What it takes longer than a direct one is the cost of a first packet.
+- Cold load is the time from the start of the process until connections to a sample of up to %d services are all answered. The time of as many connections to a programmed node is subtracted. - One change replaces an endpoint by another. It is the time from the API server's answer until a new connection reaches the new one. %d changes of each.
+- Connect: a TCP connection from a pod, the mean over up to 100 services of the fastest of 30 each. The difference from a direct one is the cost of a first packet.
 `, r.Mode, r.Release, r.Machine, r.Endpoints, r.table(), r.verdicts(), sampled, r.Results[0].Changes)
 	raw, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {

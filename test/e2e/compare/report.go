@@ -71,21 +71,21 @@ func (r *report) table() string {
 
 // write writes the report as a document and as JSON.
 func (r *report) write(document, data string) error {
-	text := fmt.Sprintf(`# Beside upstream kube-proxy
+	text := fmt.Sprintf(`# Comparison with upstream kube-proxy
 
-Written by `+"`make compare`"+`: %d services with %d endpoints each, in a real API server; one proxy after the other on the same
-machine (%s), each on a node of its own, with the same configuration file.
+Written by `+"`make compare`"+`: %d services with %d endpoints each, in a real API server. One proxy ran after the other, with
+the same configuration file. Both ran on one machine (%s). Each proxy had a
+node of its own.
 
 %s
-- Start to all services programmed: from the start of the process until connections to %d random services are all answered, less the time
-  that so many connections take when all is programmed.
-- API change to kernel: one endpoint of one service is replaced by another; the time from the API server's answer to that
-  request until a new connection reaches the new endpoint. %d changes of kube-proxy, %d of Switchyard, 1.2 s apart.
+- Start to all services programmed: from the start of the process until connections to %d random services are all answered. The time of as
+  many connections to a programmed node is subtracted.
+- API change to kernel: one endpoint of one service is replaced by another. The time is from the API server's answer to that request until a new connection reaches the new endpoint. %d changes of kube-proxy, %d of Switchyard, 1.2 s apart.
 - Memory: VmRSS of the process, five seconds after the sync, and at the end of the load.
-- Processor time: user and system time of the process and of the programs that it runs (nft), in %.0f s of %d changes of
+- Processor time: user and system time of the process and of nft, which it runs. The load is %.0f s of %d changes of
   endpoints a second (%d and %d in all).
-- Goals are from the time of kube-proxy 1.36, which wrote all rules again for each change of a cluster of this size: 3.3 s a change.
-  kube-proxy 1.37 writes the difference, so the goal of 500 for a change is not reached.
+- The goals were set for kube-proxy 1.36. Each change took it 3.3 s, because it wrote all rules of the cluster again. Release 1.37
+  writes the difference. So the goal of 500 for a change is not reached.
 `, r.Services, r.Endpoints, r.Machine, r.table(), min(sampled, r.Services), r.Results[0].Changes, r.Results[1].Changes,
 		r.LoadSeconds, r.Rate, r.Results[0].LoadChanges, r.Results[1].LoadChanges)
 	if err := os.WriteFile(document, []byte(text), 0o644); err != nil {

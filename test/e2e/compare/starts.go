@@ -107,11 +107,12 @@ func starts(ctx context.Context, c *cluster, o *options) error {
 	return nil
 }
 
-// startFigures are those of one start.
+// startFigures are the figures of one start.
 type startFigures struct {
 	synced time.Duration
 	peak   float64 // MiB
-	// used is the processor time of the proxy, and served that of the control plane meanwhile. Other work on the machine changes them little.
+	// used is the processor time of the proxy, and served the processor time of the control plane during the start.
+	// Other work on the machine changes them little.
 	used, served time.Duration
 }
 

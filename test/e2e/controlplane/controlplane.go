@@ -39,7 +39,7 @@ type Options struct {
 	ServiceCIDRs string
 	// Controllers are run by kube-controller-manager, for example endpointslice-controller. Default: it does not run.
 	Controllers []string
-	// APIServerFlags are added to those of the API server.
+	// APIServerFlags are added to the flags of the API server.
 	APIServerFlags []string
 }
 

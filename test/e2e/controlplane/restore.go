@@ -11,7 +11,7 @@ import (
 	"slices"
 )
 
-// Backup copies the data of etcd into a directory that does not exist yet. etcd is away meanwhile.
+// Backup copies the data of etcd into a directory that does not exist yet. etcd is away during the copy.
 func (c *ControlPlane) Backup(to string) error {
 	c.end("etcd")
 	if err := os.CopyFS(to, os.DirFS(c.data())); err != nil {

@@ -67,7 +67,8 @@ func Start(ns interface{ Do(func() error) error }, o Options) (*controlplane.Pro
 	return StartProgram(ns, program, "kube-proxy", o)
 }
 
-// StartProgram starts a program in kube-proxy's place: command is its first argument, the others are those of kube-proxy.
+// StartProgram starts a program in kube-proxy's place: command is its first argument, the others are kube-proxy's
+// arguments.
 func StartProgram(ns interface{ Do(func() error) error }, program, command string, o Options) (*controlplane.Process, error) {
 	if o.Mode == "" {
 		o.Mode = "nftables"

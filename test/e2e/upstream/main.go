@@ -1,5 +1,5 @@
 // Command upstream is etcd, kube-apiserver, kube-controller-manager and kube-proxy in one binary, as their projects
-// release them: the first argument reports which of them to be.
+// release them. The first argument selects the program.
 //
 // It is one binary because they share most of their code, and linking takes longer than starting. `upstream feature-gates` prints
 // the feature gates that are registered in it and their defaults, as config/featuregates.txt has them.

@@ -32,7 +32,7 @@ const (
 // Pod is a pod of the cluster, and the address of its node.
 type Pod struct{ Addr, Node netip.Addr }
 
-// Pods are those of all histories: the nodes take turns.
+// Pods are the pods of all histories: the nodes take turns.
 func Pods() []Pod {
 	var list []Pod
 	for i := range 7 {
@@ -50,11 +50,13 @@ type Case struct {
 
 // Step is what happens to the cluster at once.
 type Step struct {
-	// Made are the addresses of pods for which the network plugin makes an HNS endpoint before. It has made those of the node's own Pods already.
+	// Made are the addresses of pods for which the network plugin makes an HNS endpoint before. It has already made
+	// the endpoints of the node's own Pods.
 	Made    []netip.Addr
 	Set     []model.Object
 	Deleted []model.Ref
-	// Refused has HNS refuse to delete load balancers meanwhile. What it holds then is not compared.
+	// Refused has HNS refuse to delete load balancers during the step. The objects that it then holds are not
+	// compared.
 	Refused bool
 }
 

@@ -8,8 +8,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Pods of this node and of others, as Pods has them; arrives is one of another node until a pod of this node has its address. nodeB is the address of
-// a node, and nowhere one that is behind none.
+// Pods of this node and of other nodes, as Pods has them; arrives belongs to another node until a pod of this node
+// has its address. nodeB is the address of a node, and nowhere an address that is behind no node.
 var (
 	here1, here2            = addr("10.244.0.1"), addr("10.244.0.4")
 	there1, there2, there3  = addr("10.244.0.2"), addr("10.244.0.5"), addr("10.244.0.3")
@@ -77,7 +77,7 @@ func upstreams() []Case {
 		{Name: "TestCreateLoadBalancerWithoutDSR", Overlay: true, Steps: []Step{{Set: set(service("svc1"), slice("svc1", there1))}}},
 		// They do.
 		{Name: "TestCreateLoadBalancerWithDSR", Overlay: true, DSR: true, Steps: []Step{{Set: set(service("svc1"), slice("svc1", there1))}}},
-		// The endpoint that takes the place of the other has the address of a node. HNS changes load balancers in place.
+		// The replacing endpoint has the address of a node. HNS changes load balancers in place.
 		{Name: "TestUpdateLoadBalancerWhenSupported", Overlay: true, DSR: true, Modify: true, Steps: []Step{
 			{Set: set(service("svc1"), slice("svc1", there1))},
 			{Set: set(slice("svc1", nodeB))},

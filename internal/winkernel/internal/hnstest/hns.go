@@ -1,8 +1,9 @@
-// Package hnstest is a host network service for tests: with the rules of the one in Windows, its faults where a test wants them, and an
-// interpreter that answers where its load balancers send a connection.
+// Package hnstest is a host network service for tests. It has the rules of the service in Windows, its faults where a
+// test wants them, and an interpreter that answers where its load balancers send a connection.
 //
-// The rules are those that Microsoft documents, that the types of hcn show, and that kube-proxy's tests and issues report. Where these leave
-// something open, the stricter rule holds here: a dataplane that gets by with it gets by with the other one, too.
+// The rules come from Microsoft's documentation, the types of hcn, and kube-proxy's tests and issues. Where these
+// sources leave something open, the stricter rule holds here: a dataplane that works with the stricter rule also
+// works with the other one.
 package hnstest
 
 import (
@@ -48,7 +49,8 @@ type HNS struct {
 	// Rewrites has HNS report a source VIP for load balancers that were given none.
 	Rewrites bool
 
-	// Calls counts calls of Do, and Reads those of other methods. Refusals are those that a faultless caller would not get.
+	// Calls counts calls of Do, and Reads counts calls of other methods. Refusals are the refusals that a faultless
+	// caller would not get.
 	Calls, Reads int
 	Refusals     []string
 

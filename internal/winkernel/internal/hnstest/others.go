@@ -9,7 +9,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// What others do: the network plugin, an administrator, kube-proxy, and HNS itself.
+// Changes by other parties: the network plugin, an administrator, kube-proxy, and HNS itself.
 
 // AddNetwork adds a network, which gets an ID.
 func (h *HNS) AddNetwork(n plan.Network) {
@@ -40,7 +40,7 @@ func (h *HNS) AddLocal(name string, addrs ...netip.Addr) {
 	h.endpoints[id] = plan.Endpoint{ID: id, Name: name, Network: h.networks[0].ID, Addrs: addrs, MAC: "00-15-5d-00-00-01"}
 }
 
-// RemoveLocal removes the endpoint of a pod. Load balancers do not lead to it any more.
+// RemoveLocal removes the endpoint of a pod. Load balancers lose it.
 func (h *HNS) RemoveLocal(addr netip.Addr) {
 	for id, e := range h.endpoints {
 		if !e.Remote && slices.Contains(e.Addrs, addr) {
@@ -98,8 +98,8 @@ func (h *HNS) Forget() {
 	maps.DeleteFunc(h.endpoints, func(_ string, e plan.Endpoint) bool { return e.Remote || e.Name == "switchyard-source-vip" })
 }
 
-// Restore is HNS that remembers what it held before Forget, late, as in kubernetes/kubernetes#139519. What was made meanwhile stays, so that there may be
-// two endpoints with an address.
+// Restore brings back, late, the objects that HNS held before Forget, as in kubernetes/kubernetes#139519. Objects
+// made in between stay, so that there may be two endpoints with an address.
 func (h *HNS) Restore() {
 	for _, call := range h.forgotten {
 		switch call.Op {
@@ -124,7 +124,7 @@ func (h *HNS) ForgetAll() {
 	}
 }
 
-// EndpointIDs returns the IDs of endpoints, those of remote ones only if remote is set.
+// EndpointIDs returns the IDs of endpoints, and of remote endpoints only if remote is set.
 func (h *HNS) EndpointIDs(remote bool) []string {
 	var ids []string
 	for id, e := range h.endpoints {

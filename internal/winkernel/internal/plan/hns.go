@@ -1,8 +1,9 @@
 // Package plan works out which HNS endpoints and load balancers a node's services need, and which calls lead there from what HNS
 // holds. It is pure.
 //
-// [Policies] has the load balancers of one service. A [Table] holds those of all services beside what HNS holds, and hands out the calls
-// that remain, in stages: endpoints first, then load balancers, then what nobody needs any more.
+// [Policies] has the load balancers of one service. A [Table] compares the load balancers of all services with the
+// objects that HNS holds. It hands out the remaining calls in stages: endpoints first, then load balancers, then the
+// removal of unused objects.
 package plan
 
 import (
@@ -47,7 +48,7 @@ type Network struct {
 	Overlay bool
 	// Subnets are the ranges of other nodes in overlay networks.
 	Subnets []Subnet
-	// Features are those of the service.
+	// Features are the features of the service.
 	Features Features
 	// HostMACs are the addresses of this machine's interfaces, with their MAC addresses in the notation of HNS (00-15-5D-01-02-03).
 	HostMACs map[netip.Addr]string

@@ -28,11 +28,12 @@ func ours(e *Endpoint) bool {
 // mirror is what HNS holds.
 type mirror struct {
 	network string
-	// endpoints are all of HNS, byAddr those of the network.
+	// endpoints are all of HNS, byAddr the endpoints of the network.
 	endpoints map[string]*Endpoint
 	byAddr    map[netip.Addr][]string
 	names     map[string]string // of endpoints, with their IDs
-	// lbs are those of services, surplus further ones with the frontend of another. foreign has those of others' networks, with their IDs.
+	// lbs are the load balancers of services, surplus further ones with the frontend of another. foreign has the load
+	// balancers of other networks, with their IDs.
 	lbs     map[state.FrontendKey]LoadBalancer
 	surplus map[string]LoadBalancer
 	foreign map[state.FrontendKey]string

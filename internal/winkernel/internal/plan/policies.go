@@ -9,7 +9,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Settings are what all plans depend on beside the records.
+// Settings are the inputs of all plans in addition to the records.
 type Settings struct {
 	// DSR has connections to cluster IPs keep the client's address.
 	DSR bool
@@ -19,7 +19,7 @@ type Settings struct {
 	// to HealthzPort if it has none. Empty: they do not.
 	Root        string
 	HealthzPort uint16
-	// Overlay, Subnets and Features are those of the network.
+	// Overlay, Subnets and Features describe the network.
 	Overlay  bool
 	Subnets  Subnets
 	Features Features
@@ -45,7 +45,7 @@ func (s *Settings) primary(f state.Family) netip.Addr {
 	return netip.Addr{}
 }
 
-// Subnets are those of an overlay network, for looking up addresses. The zero value has none.
+// Subnets are the subnets of an overlay network, for looking up addresses. The zero value has none.
 type Subnets struct {
 	sorted    []Subnet
 	providers map[netip.Addr]bool
@@ -85,17 +85,17 @@ func (s *Subnets) Provider(addr netip.Addr) netip.Addr {
 // Lost are things that HNS cannot do for a service.
 type Lost uint8
 
-// What may be lost. The first three are frontends, or endpoints, that are not served at all.
+// The properties that a service may lose. With the first three, frontends or endpoints are not served at all.
 const (
 	// SourceRanges: frontends with source ranges are not served.
 	SourceRanges Lost = 1 << iota
-	// Protocols: frontends of SCTP are not served, nor those of IPv6 where HNS does not have it.
+	// Protocols: frontends of SCTP are not served, nor frontends of IPv6 where HNS does not have it.
 	Protocols
 	// Endpoints: those that are left out have another port than the others, or an address of this node.
 	Endpoints
 	// Affinity is missing: HNS does not have it.
 	Affinity
-	// ClientAddress: endpoints do not see the addresses of clients from outside, for want of DSR.
+	// ClientAddress: endpoints do not see the addresses of clients from outside, because DSR is missing.
 	ClientAddress
 )
 
@@ -134,7 +134,7 @@ type Policy struct {
 	Health bool
 	// Endpoints are addresses, sorted, without duplicates. Those that are Local have an HNS endpoint already.
 	Endpoints []Target
-	// Port is that of the endpoints.
+	// Port is the port of the endpoints.
 	Port uint16
 	// SourceVIP is the source address of what goes to pods of an overlay network. If some endpoints are none, it is the node's own.
 	SourceVIP netip.Addr
@@ -149,7 +149,8 @@ type Target struct {
 	Local bool
 }
 
-// Policies appends the policies of a service to list. What HNS cannot do for it is returned beside them.
+// Policies appends the policies of a service to list. It also returns the properties that HNS cannot provide for the
+// service.
 func Policies(list []Policy, s *state.Service, set *Settings) ([]Policy, Lost) {
 	var lost Lost
 	first := len(list)
@@ -181,7 +182,7 @@ func (s *Settings) serves(p *state.Port) bool {
 	if p.Protocol != state.TCP && p.Protocol != state.UDP {
 		return false
 	}
-	if s.Overlay { // has one family, that of its source VIP
+	if s.Overlay { // has one family, the family of its source VIP
 		return state.FamilyOf(s.SourceVIP) == p.Family
 	}
 	return p.Family == state.IPv4 || s.Features.IPv6
@@ -232,7 +233,8 @@ func (s *Settings) finish(p *Policy) {
 	}
 }
 
-// outside reports whether a remote address is none of a pod of an overlay network. What has it answers to the node, and not to the source VIP.
+// outside reports whether a remote address does not belong to a pod of an overlay network. A host with such an
+// address answers to the node, not to the source VIP.
 func (s *Settings) outside(addr netip.Addr) bool {
 	provider := s.Subnets.Provider(addr)
 	return s.Overlay && (!provider.IsValid() || provider == addr)
@@ -266,7 +268,8 @@ func (s *Settings) ownAddress(e state.Endpoint) bool {
 	return slices.Contains(s.Node, e.Addr.Addr())
 }
 
-// appendHealthChecks appends the policies that have load balancers' addresses answer health checks. list[first:] are those of the service.
+// appendHealthChecks appends the policies that have load balancers' addresses answer health checks. list[first:] are
+// the policies of the service.
 func appendHealthChecks(list []Policy, first int, s *state.Service, set *Settings) []Policy {
 	port := cmp.Or(s.HealthCheck.Port, set.HealthzPort)
 	for p, f := range s.Frontends() {

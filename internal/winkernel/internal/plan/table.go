@@ -11,9 +11,10 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Table has what services need beside what HNS holds. What differs is dirty until it does not any more, so that a change costs as much as it
-// touches. Calls are handed out in four stages: [Table.Create], [Table.Point], [Table.Retire] and [Table.Sweep]. In this order no frontend is
-// without its load balancer meanwhile, and no load balancer leads to an endpoint that is gone.
+// Table compares the objects that services need with the objects that HNS holds. A difference stays dirty until it is
+// gone, so that a change costs only its own size. Calls are handed out in four stages: [Table.Create], [Table.Point],
+// [Table.Retire] and [Table.Sweep]. In this order every frontend keeps a load balancer, and no load balancer leads to
+// an endpoint that is gone.
 type Table struct {
 	set         Settings
 	records     map[state.ServiceName]*state.Service
@@ -198,7 +199,7 @@ func (t *Table) count(c *claim, n int) {
 	}
 }
 
-// needs returns where a policy needs endpoints: overlay networks have one for a cluster IP itself, too.
+// needs returns where a policy needs endpoints: overlay networks also have one for a cluster IP itself.
 func (t *Table) needs(p *Policy) []Target {
 	if !t.set.Overlay || p.Kind != state.ClusterIP {
 		return p.Endpoints
@@ -302,7 +303,8 @@ func (t *Table) remote(addr netip.Addr, vip bool) Endpoint {
 	return e
 }
 
-// provider returns the address of the node that has addr. What no node of the network has is reached by way of this one.
+// provider returns the address of the node that has addr. An address that no node of the network has is reached
+// through this node.
 func (t *Table) provider(addr netip.Addr) netip.Addr {
 	if p := t.set.Subnets.Provider(addr); p.IsValid() {
 		return p
@@ -575,7 +577,7 @@ func (t *Table) Done(call, reported *Call) {
 	}
 }
 
-// release marks the endpoints of a load balancer that may not need them any more.
+// release marks the endpoints of a load balancer as possibly unused.
 func (t *Table) release(id string) {
 	for _, endpoint := range t.held.endpointsOf[id] {
 		if e := t.held.endpoints[endpoint]; e != nil {

@@ -27,7 +27,7 @@ import (
 	"github.com/switchyard-net/switchyard/test/windows/cases"
 )
 
-// What upstream's own tests use, and does not export.
+// Unexported helpers of upstream's own tests.
 //
 //go:linkname newProxier k8s.io/kubernetes/pkg/proxy/winkernel.newProxierInternal
 func newProxier(family v1.IPFamily, nodeName string, nodeIP net.IP, health healthcheck.ServiceHealthServer, healthz *healthcheck.ProxyHealthServer, healthzPort int,
