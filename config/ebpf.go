@@ -7,13 +7,16 @@ import (
 
 // EBPF is the section ebpf of the configuration.
 type EBPF struct {
-	// CgroupPath is the cgroup v2 directory whose processes connect through hooks. Empty: the root, which has all.
+	// The cgroup v2 directory whose processes connect through socket hooks. Empty: the root, which has all. A node that
+	// shares its kernel with others, such as one of kind, needs it.
 	CgroupPath string `json:"cgroupPath"`
-	// Pods is whether hooks also translate connections of pods. They always translate the node's connections.
+	// Whether connections of pods are translated at their sockets; connections of the node always are.
 	Pods bool `json:"pods"`
-	// MeshPorts are the TCP ports by which pods with a service mesh proxy are recognized. Their connections are left to netfilter.
+	// At most four TCP ports. A pod in which something listens on one of them, as the proxies of Istio and Linkerd do,
+	// is left to netfilter.
 	MeshPorts []int32 `json:"meshPorts"`
-	// NamespaceMap is the path of a pinned BPF map that lists the network namespaces of this node, where a kernel has several nodes.
+	// The path of a pinned BPF map of this node's network namespaces, by cookie. 1 is a pod, 2 is the node. For several
+	// nodes on one kernel. Empty: all namespaces do.
 	NamespaceMap string `json:"namespaceMap"`
 }
 

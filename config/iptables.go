@@ -2,9 +2,9 @@ package config
 
 // IPTables is the section iptables of the configuration.
 type IPTables struct {
-	// MasqueradeBit is the number of the bit of packet marks, 0 to 31, that marks connections for masquerading.
+	// The number of the bit of packet marks, 0 to 31, that marks connections for masquerading, in this mode.
 	MasqueradeBit int32 `json:"masqueradeBit"`
-	// LocalhostNodePorts also serves NodePorts on the IPv4 loopback addresses.
+	// Also serves NodePorts on the IPv4 loopback addresses.
 	LocalhostNodePorts bool `json:"localhostNodePorts"`
 }
 

@@ -7,19 +7,19 @@ import (
 
 // IPVS is the section ipvs of the configuration.
 type IPVS struct {
-	// MasqueradeBit is the number of the bit of packet marks, 0 to 31, that marks connections for masquerading.
+	// The number of the bit of packet marks, 0 to 31, that marks connections for masquerading, in this mode.
 	MasqueradeBit int32 `json:"masqueradeBit"`
-	// Scheduler is the kernel's name of the scheduler, such as rr or lc. Empty means rr.
+	// The kernel's name of the scheduler, such as rr or lc. Empty means rr.
 	Scheduler string `json:"scheduler"`
-	// ExcludeCIDRs are addresses of virtual servers that belong to others and are left alone.
+	// Addresses of virtual servers that belong to others and are left alone.
 	ExcludeCIDRs []netip.Prefix `json:"excludeCIDRs"`
-	// StrictARP keeps the node from answering ARP requests for addresses of its IPVS interface.
+	// Keeps the node from answering ARP requests for addresses of its IPVS interface.
 	StrictARP bool `json:"strictARP"`
-	// TCPTimeout is how long an idle TCP connection is kept. 0 leaves the kernel's setting as it is.
+	// How long an idle TCP connection is kept. 0 leaves the kernel's setting as it is.
 	TCPTimeout Duration `json:"tcpTimeout"`
-	// TCPFinTimeout is how long a TCP connection is kept after a FIN. 0 leaves the kernel's setting as it is.
+	// How long a TCP connection is kept after a FIN. 0 leaves the kernel's setting as it is.
 	TCPFinTimeout Duration `json:"tcpFinTimeout"`
-	// UDPTimeout is how long an idle UDP flow is kept. 0 leaves the kernel's setting as it is.
+	// How long an idle UDP flow is kept. 0 leaves the kernel's setting as it is.
 	UDPTimeout Duration `json:"udpTimeout"`
 }
 

@@ -2,13 +2,17 @@ package config
 
 // NFTables is the section nftables of the configuration.
 type NFTables struct {
-	// MasqueradeBit is the number of the bit of packet marks, 0 to 31, that marks connections for masquerading between two
-	// hooks.
+	// The number of the bit of packet marks, 0 to 31, that marks connections for masquerading between two hooks.
 	MasqueradeBit int32 `json:"masqueradeBit"`
-	// MaxAffinityClients is how many clients of Services with sessionAffinity are remembered in each IP family. A client counts once
-	// for each Service port that it uses.
+	// How many clients of Services with `sessionAffinity` are remembered in each IP family, 1 to 67108864. A client
+	// counts once for each Service port that it uses. Further clients have no affinity until others time out. Each takes
+	// about 150 bytes of the kernel's memory. A change forgets all clients.
 	MaxAffinityClients int32 `json:"maxAffinityClients"`
-	// Counters has the kernel count new connections to each frontend, in all modes of Linux.
+	// Counts new connections to each Service port, for `switchyard_service_*` metrics
+	// (docs/operate.md#traffic-of-services). Rejected and dropped connections have counts of their own. All modes of
+	// Linux have it, but not with `userspace.listen`. It costs a lookup for each new connection. A frontend takes 400
+	// more bytes of the kernel's memory, and 600 in mode `ebpf` (docs/adr/0032-counters.md). If it is turned off, counts
+	// are lost.
 	Counters bool `json:"counters"`
 }
 

@@ -11,28 +11,35 @@ import (
 
 // Userspace is the section userspace of the configuration.
 type Userspace struct {
-	// Policy is how an endpoint is chosen: Random, LeastConnections or PowerOfTwoChoices.
+	// How an endpoint is chosen for a new connection: `Random`, `LeastConnections` or `PowerOfTwoChoices`. The last two
+	// count the connections through this node.
 	Policy string `json:"policy"`
-	// DialTimeout is how long an endpoint may take to accept a TCP connection before another one is tried.
+	// How long an endpoint may take to accept a TCP connection before another one is tried.
 	DialTimeout Duration `json:"dialTimeout"`
-	// DialAttempts is how many endpoints are tried for a TCP connection.
+	// How many endpoints are tried for a TCP connection.
 	DialAttempts int32 `json:"dialAttempts"`
-	// EjectAfterFailures is how many times in a row an endpoint must not have accepted a connection to get none for EjectionTime; 0 is never.
-	EjectAfterFailures int32    `json:"ejectAfterFailures"`
-	EjectionTime       Duration `json:"ejectionTime"`
-	// ProxyProtocol is whether each TCP connection begins with a header of the PROXY protocol, version 2, which endpoints must expect.
+	// How many times in a row an endpoint must not have accepted a TCP connection to get no new ones for `ejectionTime`.
+	// 0: never.
+	EjectAfterFailures int32 `json:"ejectAfterFailures"`
+	// How long an endpoint gets no new connections, see `ejectAfterFailures`.
+	EjectionTime Duration `json:"ejectionTime"`
+	// Begins each TCP connection to an endpoint with a header of the PROXY protocol, version 2, that names the client.
+	// All endpoints of all Services must expect it.
 	ProxyProtocol bool `json:"proxyProtocol"`
-	// UDPIdleTimeout is how long a UDP flow is kept after its last packet.
+	// How long a UDP flow is kept after its last packet. Flows of one or two packets of the client end after 10 s.
 	UDPIdleTimeout Duration `json:"udpIdleTimeout"`
-	// MaxConnections and MaxUDPFlows are how many are relayed at a time.
+	// How many TCP connections are relayed at a time. Beyond it, a new one ends another one, of those who have the most.
+	// Each takes two open files. The limits of open files and of memory may lower it.
 	MaxConnections int32 `json:"maxConnections"`
-	MaxUDPFlows    int32 `json:"maxUDPFlows"`
-	// MaxAffinityClients is how many clients are remembered for session affinity.
+	// How many UDP flows are relayed at a time. Beyond it, a new one ends another one, of those who have the most. Each
+	// takes an open file.
+	MaxUDPFlows int32 `json:"maxUDPFlows"`
+	// How many clients are remembered for session affinity.
 	MaxAffinityClients int32 `json:"maxAffinityClients"`
-	// DrainTimeout is how long a process that ends serves its open connections, and waits for the next process to take
-	// them over.
+	// How long a process that ends goes on with what is open, and waits for a next one that takes it over.
 	DrainTimeout Duration `json:"drainTimeout"`
-	// Listen are frontends on addresses of the host, as ParseListen reads them. If there are any, nothing else is served, and no rights are needed.
+	// Frontends on addresses of the host, such as `127.0.0.1:8080=10.96.0.10:80/tcp`. Give `0.0.0.0` as the frontend's
+	// address for a NodePort. If there are any, nothing else is served, and the process needs no rights.
 	Listen []string `json:"listen"`
 }
 

@@ -6,15 +6,15 @@ import (
 
 // Winkernel is the section winkernel of the configuration.
 type Winkernel struct {
-	// NetworkName is the HNS network whose endpoints are served. Empty takes it from the environment KUBE_NETWORK.
+	// The HNS network whose endpoints are served. Empty: the one in the environment variable `KUBE_NETWORK`.
 	NetworkName string `json:"networkName"`
-	// SourceVIP is the address from which packets to remote endpoints come in overlay networks.
+	// The address from which packets to remote endpoints come in overlay networks.
 	SourceVIP netip.Addr `json:"sourceVip"`
-	// EnableDSR lets answers go to clients directly, past this node.
+	// Lets answers go to clients directly, past this node.
 	EnableDSR bool `json:"enableDSR"`
-	// RootHNSEndpointName is the HNS endpoint of the root network namespace in L2 bridge networks.
+	// The HNS endpoint of the root network namespace in L2 bridge networks.
 	RootHNSEndpointName string `json:"rootHnsEndpointName"`
-	// ForwardHealthCheckVIP also serves health check ports on load balancer addresses.
+	// Also serves health check ports on load balancer addresses.
 	ForwardHealthCheckVIP bool `json:"forwardHealthCheckVip"`
 }
 

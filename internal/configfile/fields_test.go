@@ -52,6 +52,17 @@ var samples = map[string]any{
 
 // fields yields the path and the type of each field that a file of type t can have.
 func fields(t reflect.Type, path string, visit func(path string, t reflect.Type)) {
+	walk(t, path, func(path string, f reflect.StructField, _ reflect.Type) {
+		typ := f.Type
+		if typ.Kind() == reflect.Pointer {
+			typ = typ.Elem()
+		}
+		visit(path, typ)
+	})
+}
+
+// walk is fields for those that also need the field itself, and the struct that has it.
+func walk(t reflect.Type, path string, visit func(path string, f reflect.StructField, owner reflect.Type)) {
 	for f := range t.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if name == "" || path == "" && (name == "apiVersion" || name == "kind") {
@@ -67,9 +78,9 @@ func fields(t reflect.Type, path string, visit func(path string, t reflect.Type)
 		p := reflect.PointerTo(typ)
 		isValue := p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) || p.Implements(reflect.TypeFor[json.Unmarshaler]())
 		if typ.Kind() == reflect.Struct && !isValue {
-			fields(typ, at, visit)
+			walk(typ, at, visit)
 		} else {
-			visit(at, typ)
+			visit(at, f, t)
 		}
 	}
 }
@@ -138,12 +149,18 @@ func marshal(t *testing.T, c *config.Config) string {
 // at returns the value at path in a YAML file.
 func at(t *testing.T, text, path string) any {
 	t.Helper()
+	v := yamlValue(t, text)
+	for name := range strings.SplitSeq(path, ".") {
+		v = v.(map[string]any)[name]
+	}
+	return v
+}
+
+func yamlValue(t *testing.T, text string) any {
+	t.Helper()
 	var v any
 	if err := yaml.Unmarshal([]byte(text), &v); err != nil {
 		t.Fatal(err)
-	}
-	for name := range strings.SplitSeq(path, ".") {
-		v = v.(map[string]any)[name]
 	}
 	return v
 }
