@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// alarm ends a wait when there is a disturbance. It takes the place of a goroutine for each wait, of which there is one between two updates.
+// alarm ends a wait when there is a disturbance. It saves a goroutine for each wait; one wait comes between two updates.
 type alarm struct {
 	mu     sync.Mutex
 	raised bool

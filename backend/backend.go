@@ -79,11 +79,12 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%d services cannot be programmed, the first is %v: %v", len(names), names[0], e.Services[names[0]])
 }
 
-// Result reports what an Apply or Verify did. Run ignores that of a call which returns an error; [RunOptions].OnAttempt gets it.
+// Result reports the outcome of an Apply or Verify. Run ignores the Result of a call that returns an error; [RunOptions].OnAttempt gets
+// it.
 type Result struct {
-	// Written counts the objects that were added, replaced or deleted: those of the kernel, or entries of the dataplane's own tables.
+	// Written counts the objects that were added, replaced or deleted: objects of the kernel, or entries of the dataplane's own tables.
 	Written int
-	// Repaired counts those of them that had drifted: something else had changed or deleted them.
+	// Repaired counts the written objects that had drifted: something else had changed or deleted them.
 	Repaired int
 	// Failed has the reason for each service that is incomplete, and the remedy where there is one.
 	Failed map[state.ServiceName]error

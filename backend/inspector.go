@@ -8,8 +8,8 @@ import (
 
 // Inspector is a [Backend] that can read back what it holds for single connections. A dataplane need not be one.
 type Inspector interface {
-	// Inspect reads back from the kernel the outcome of a new connection. It changes nothing, and may be called at any time, beside all
-	// other methods and after Close, when it may fail.
+	// Inspect reads back from the kernel the outcome of a new connection. It changes nothing. It may be called at any time,
+	// concurrently with all other methods. After Close it may fail.
 	Inspect(q Query) (Held, error)
 }
 
@@ -34,8 +34,8 @@ type Held struct {
 	Objects []string
 	// Differences are between parts of the dataplane that may take the same connection, and have it go elsewhere.
 	Differences []string
-	// Connections are those of the client, or of all clients if its address is not known, to the same frontend, which are there already: some
-	// of them if there are many. Count is how many there are.
+	// Connections are the open connections of the client to the same frontend, or of all clients if its address is not known. If there
+	// are many, Connections has some of them. Count is how many there are.
 	Connections []Connection
 	Count       int
 }

@@ -230,7 +230,7 @@ func TestLargeServiceFails(t *testing.T) {
 	})
 }
 
-// TestRevisionsOfParts: a revision counts as applied once all of it is, and newer changes of others do not wait for that.
+// TestRevisionsOfParts: a revision counts as applied once all of it is, and newer changes of other Services do not wait for it.
 func TestRevisionsOfParts(t *testing.T) {
 	start(t, backend.RunOptions{VerifyPeriod: time.Hour}, func(b *bench) {
 		b.publish(service("small", 0))

@@ -193,7 +193,7 @@ func changed[E any](from, to []E, compare func(a, b E) int, equal func(a, b E) b
 	}
 }
 
-// mix returns p.to with routes that are at most n endpoints away from those of p.from, and how many they are.
+// mix returns p.to with routes that differ from the routes of p.from by at most n endpoints, and how many endpoints that is.
 func (p *portPair) mix(n int) (mixed state.Port, moved int) {
 	mixed = *p.to
 	base := p.base()
@@ -352,8 +352,8 @@ func without(p *state.Port, taken map[state.FrontendKey]bool) *state.Port {
 	return &s.Ports[0]
 }
 
-// stepFrontends takes frontends of p.from away that p.to has not, but for the last one of traffic that p.to has, or adds those of p.to, until that
-// takes so many entries. It takes none if there is nothing to do.
+// stepFrontends removes frontends of p.from that p.to lacks, except the last frontend of traffic that p.to has, or adds the frontends
+// of p.to. It stops when that takes so many entries. It takes none if there is nothing to do.
 func (p *portPair) stepFrontends(m *moving, most int, gone bool) (next *state.Port, cost int) {
 	if sameList(p.from.Frontends, p.to.Frontends) {
 		return p.from, 0
@@ -393,11 +393,11 @@ func (p *portPair) stepFrontends(m *moving, most int, gone bool) (next *state.Po
 	return without(&union, out), cost
 }
 
-// moving tells which frontends of a service are about to be those of another port, or of another service. They stay where they are until the change
-// that gets them takes them away, in the same update.
+// moving records which frontends of a service are about to go to another port or service. They stay in place until the change that adds
+// them there. The same update removes them here.
 type moving struct {
 	service *want
-	// coming are the services that frontends are about to be those of, and leaving those that give frontends up.
+	// coming are the services that are about to get frontends, and leaving the services that give frontends up.
 	coming  map[keyHash]*want
 	leaving map[keyHash]leaver
 }
@@ -410,7 +410,7 @@ func (m *moving) entries(k state.FrontendKey) int {
 	return m.leaving[hashOf(k)].entries
 }
 
-// cost returns how many entries the change of a pair takes, with those of the ports that had its frontends.
+// cost returns how many entries the change of a pair takes, with the entries of the ports that had its frontends.
 func (m *moving) cost(p *portPair) int {
 	n := p.cost()
 	if n > 0 && len(m.leaving) > 0 {

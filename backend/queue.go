@@ -45,8 +45,8 @@ type queue struct {
 	rests map[state.ServiceName]time.Time
 	// waiting are wants that have no turn yet: they rest, or others have to get their frontends first.
 	waiting []*want
-	// leaving are the frontends that services are to give up, or that are to leave one of their ports, and coming those of them that other services,
-	// or ports, are to get.
+	// leaving are the frontends that a service, or one of its ports, is to give up. coming are the ones among them that another service
+	// or port is to get.
 	coming  map[keyHash]*want
 	leaving map[keyHash]leaver
 }
@@ -71,7 +71,7 @@ var hashSeed = maphash.MakeSeed()
 
 func hashOf(k state.FrontendKey) keyHash {
 	var key [20]byte
-	addr := k.Addr.As16() // that of a node port is none, and is no address of a service
+	addr := k.Addr.As16() // all zeroes for a node port, which is no address of a service
 	copy(key[:], addr[:])
 	key[16], key[17] = byte(k.Family), byte(k.Protocol)
 	binary.BigEndian.PutUint16(key[18:], k.Port)
@@ -107,7 +107,7 @@ type want struct {
 	coming, leaving []keyHash
 }
 
-// place is where a want is. What lists have of it beside that does not count.
+// place is where a want is. Other entries that lists may have of it do not count.
 type place uint8
 
 const (
@@ -492,7 +492,7 @@ func (q *queue) keep(b *batch) {
 	}
 }
 
-// applied takes down that a batch was applied in a time, but for services that failed, which are left to whoever tries them again.
+// applied records that a batch was applied, and how long that took. Services that failed are left to the retries.
 func (q *queue) applied(b *batch, failed map[state.ServiceName]error, took time.Duration, now time.Time) {
 	for _, s := range b.steps {
 		s.at = s.end

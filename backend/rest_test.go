@@ -9,7 +9,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// wide returns a record of so many ports with one frontend each; those of two versions differ.
+// wide returns a record of so many ports with one frontend each. Records of two versions differ in their ports.
 func wide(ports, version int) *state.Service {
 	s := &state.Service{Name: state.ServiceName{Namespace: "tenant", Name: "wide"}}
 	reject := state.Route{Verdict: state.Reject}

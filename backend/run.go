@@ -17,7 +17,7 @@ type RunOptions struct {
 	Logger *slog.Logger
 	// VerifyPeriod is the time between two verifications. Default: 30 s.
 	VerifyPeriod time.Duration
-	// MinInterval is the least time between an Apply that succeeds and the next one. What changes meanwhile is merged. Default: none.
+	// MinInterval is the least time between an Apply that succeeds and the next one. Changes of that time are merged. Default: none.
 	MinInterval time.Duration
 	// PartEntries is about how many entries one Apply adds, removes or replaces at most: a frontend is one, and so is each endpoint behind a frontend.
 	// These take more: a frontend of more endpoints that goes, or comes after the first one of its port; a port whose affinity, masquerading or traffic
@@ -56,9 +56,9 @@ func Run(ctx context.Context, feed state.Feed, b Backend, o RunOptions) error {
 // Run keeps the dataplane in step with feed until ctx ends, and then returns nil; what is programmed stays. It returns an error only if
 // the feed is closed.
 //
-// What fails is tried again after a pause that grows, with what has changed meanwhile merged in. A single service that
-// fails is tried again as a whole, in turn with others, and holds up nothing else. Failing services share one pause: one that starts to
-// fail may wait as long as those that have failed for long.
+// What fails is retried after a pause that grows, merged with the changes of that time. A single service that fails is retried as a
+// whole, in turn with others, and holds up nothing else. Failing services share one pause: one that starts to fail may wait as long as
+// the services that have failed for long.
 //
 // One Apply changes a bounded number of entries. Namespaces take turns, small changes come before large ones of their namespace, and a larger change is
 // applied in parts, between which others come. After that, the service rests four times as long as it took, for 5 s at most, before it changes again.
@@ -251,7 +251,8 @@ func (r *runner) apply(ctx context.Context, u *state.Update, isRetry bool) (Resu
 	return result, false
 }
 
-// applied takes down that an update was applied. targets are the records that failed services are to have, those of the update unless they are there.
+// applied records that an update was applied. targets are the records that failed services are to have. A failed service without a
+// target is to have the record of the update.
 func (r *runner) applied(u *state.Update, result Result, targets map[state.ServiceName]*state.Service) {
 	r.applying.reset()
 	now := time.Now()

@@ -471,7 +471,7 @@ func TestDisturbedDuringSteadyUpdates(t *testing.T) {
 	})
 }
 
-// TestDisturbedDuringApply has a disturbance come while the backend is at work, after which nothing changes any more.
+// TestDisturbedDuringApply: a disturbance comes while the backend is at work, and nothing changes after that.
 func TestDisturbedDuringApply(t *testing.T) {
 	start(t, backend.RunOptions{VerifyPeriod: time.Hour}, func(b *bench) {
 		b.publish(service("a", 1))

@@ -18,8 +18,8 @@ type Status struct {
 	Pending time.Time
 	// LastSuccess is when an Apply or Verify last succeeded.
 	LastSuccess time.Time
-	// Failures counts the calls of Apply that failed since the last one that succeeded, and those of Verify likewise. Err
-	// has the last error of either, nil if Failures is 0.
+	// Failures counts the calls of Apply that failed since the last one that succeeded, and likewise the calls of Verify. Err has the
+	// last error of either, nil if Failures is 0.
 	Failures int
 	Err      error
 	// Failed are the services that cannot be programmed, with the reasons.

@@ -104,7 +104,7 @@ func (a adminSource) Explain(ctx context.Context, from explain.From, to explain.
 	answers, err := explain.New(o).Ask(ctx, from, to)
 	for _, answer := range answers {
 		if err := ctx.Err(); err != nil {
-			return nil, err // nobody waits for it any more
+			return nil, err // the caller is gone
 		}
 		a.prove(answer)
 	}

@@ -22,11 +22,12 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Dataplane is what a [Node] needs of a dataplane beside [backend.Backend].
+// Dataplane is what a [Node] needs of a dataplane in addition to [backend.Backend].
 type Dataplane interface {
 	backend.Backend
 	// Reconfigure makes the dataplane go on with another configuration, of the same mode. Nothing in the kernel changes before the next
-	// Apply, which is of a full update. No other method is called meanwhile. After an error it goes on as before.
+	// Apply, which is of a full update. No other method is called until Reconfigure returns. After an error the dataplane goes on
+	// unchanged.
 	//
 	// A dataplane of [Options].Dataplane gets each configuration that [Node.Reconfigure] gets, whatever has changed: it alone knows what
 	// it goes by. If it has settings of its own, which config.Config does not have, the program calls [Node.Reconfigure] with the same
@@ -39,7 +40,7 @@ type Dataplane interface {
 	Close() error
 }
 
-// DataplaneOptions are what a dataplane is opened with beside the configuration.
+// DataplaneOptions are what a dataplane is opened with in addition to the configuration.
 type DataplaneOptions struct {
 	// Logger gets what an operator may want to know. Required.
 	Logger *slog.Logger
@@ -70,13 +71,13 @@ type DataplaneOptions struct {
 	// onHNSFailure is [winkernel.Options].OnFailure.
 	onHNSFailure func(winkernel.Failure)
 
-	// commit is [ipvs.Options].Commit, and scheduled that of the dataplanes that IPVS may be beside.
+	// commit is [ipvs.Options].Commit. scheduled is the option Scheduled of the other dataplanes that run with IPVS.
 	commit    func(fn func() error) error
 	scheduled func(state.FrontendKey) bool
 }
 
-// DataplaneError is why [New] cannot open the dataplane of a mode: for want of rights, of something in the kernel, or because another
-// process has it.
+// DataplaneError is why [New] cannot open the dataplane of a mode: a missing right, a missing feature of the kernel, or another process
+// that has it.
 type DataplaneError struct {
 	Mode config.Mode
 	Err  error
@@ -97,12 +98,12 @@ type dataplane struct {
 	// above is set if the dataplane is nftables, or a layer above it.
 	above bool
 	// cleanup removes all that the dataplane ever puts into the kernel, or on Windows into the HNS network of c, and reports whether there was
-	// anything. It is nil if that of another mode does.
+	// anything. It is nil if the cleanup of another mode does that.
 	cleanup func(ctx context.Context, c *config.Config) (removed bool, err error)
 	// remove does so in a process that has the lock of the network namespace, and leaves the sysctl for NodePorts on loopback addresses as it is
 	// if keepLoopback is set.
 	remove func(ctx context.Context, c *config.Config, keepLoopback bool) error
-	// programmed reports whether there is anything that cleanup would remove. It is nil if that of another mode does.
+	// programmed reports whether there is anything that cleanup would remove. It is nil if another mode reports that.
 	programmed func(c *config.Config) (bool, error)
 	// note is what operators should know about the choice of this dataplane, empty if it is what they asked for.
 	note modeNote
@@ -259,7 +260,7 @@ func UpstreamMark(c *config.Config) uint32 {
 	return upstream.MarkBeside(uint32(1) << c.MasqueradeBit())
 }
 
-// dataplaneSettings are those of c that a dataplane and [backend.Run] go by: if none of them changes, they go on undisturbed.
+// dataplaneSettings are the settings of c that a dataplane and [backend.Run] use: if none of them changes, both go on undisturbed.
 type dataplaneSettings struct {
 	mode             config.Mode
 	fallback         bool
@@ -269,7 +270,7 @@ type dataplaneSettings struct {
 	bit, clients     int32
 	reset, counters  bool
 	verify, interval time.Duration
-	// Those of other modes are zero.
+	// The sections of other modes are zero.
 	ebpf      config.EBPF
 	ipvs      config.IPVS
 	userspace config.Userspace

@@ -52,7 +52,7 @@ func TestSelectMode(t *testing.T) {
 	}
 }
 
-// TestFallbackKeepsTheBit: where nftables takes the place of a mode, it marks packets as the mode would.
+// TestFallbackKeepsTheBit: where nftables replaces a mode, it marks packets as the mode would.
 func TestFallbackKeepsTheBit(t *testing.T) {
 	c := config.Default()
 	c.Mode, c.IPTables.MasqueradeBit, c.NFTables.MasqueradeBit = config.ModeIPTables, 7, 9

@@ -18,7 +18,7 @@ import (
 // the node's own log may be far away.
 //
 // Of each node it keeps one status, and logs few of its changes: whatever its dataplanes report, a node takes a few KiB here and
-// of the log. If several dataplanes of a node fail, the status is that of the one that reported last.
+// of the log. If several dataplanes of a node fail, the status is the one that was reported last.
 type followers struct {
 	log *slog.Logger
 

@@ -54,8 +54,8 @@ func TestFollowers(t *testing.T) {
 	}
 }
 
-// TestStatusFlood: a node that reports something else all the time, on any number of streams, fills neither log nor memory, and others
-// are heard beside it.
+// TestStatusFlood: a node that reports something else all the time, on any number of streams, fills neither log nor memory. The reports
+// of other nodes still get through.
 func TestStatusFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

@@ -30,7 +30,7 @@ type localPorts struct {
 	stop   context.CancelFunc
 	done   sync.WaitGroup
 
-	changing sync.Mutex                           // held by whoever changes what is listened on, before mu. It guards:
+	changing sync.Mutex                           // held during changes of the listeners, before mu. It guards:
 	services map[state.ServiceName]*state.Service // those with NodePorts of TCP over IPv6
 	wanted   map[uint16]*localTarget              // those without endpoints, too
 	failing  map[uint16]localFailure              // why a port that is wanted cannot be listened on

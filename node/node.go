@@ -4,8 +4,8 @@
 //	States ────────────▶ dataplane of config.Mode     switchyard apply
 //	Source ──▶ store ──▶ node-local API               switchyard serve
 //
-// Beside that, a [Node] does what a service proxy owes its operators: /healthz, /livez and /metrics, health check node ports, events, the
-// kernel's connection tracking settings, and the removal of what kube-proxy has left. All of it goes by one [config.Config], which
+// In addition, a [Node] does what a service proxy owes its operators: /healthz, /livez and /metrics, health check node ports, events,
+// the kernel's connection tracking settings, and the removal of what kube-proxy has left. All of it goes by one [config.Config], which
 // can be replaced while the node runs ([Node.Reconfigure]).
 //
 // A program that routes what an API server has, in whole:
@@ -75,7 +75,7 @@ const (
 // Options are what a [Node] is made of. Config is required, and so is one of Source and States.
 type Options struct {
 	// Config is the whole configuration, as [config.Default] returns it, or the Convert method of a file of config/v1alpha2. It must be valid: c.Validate(runtime.GOOS)
-	// returns nothing, which New does not check. It must not be modified any more.
+	// returns nothing, which New does not check. It must not be modified afterwards.
 	Config *config.Config
 	// Source makes the source of the cluster's objects for a configuration and the name of the node, which is empty for a Relay: that
 	// needs the objects of all nodes. It is called by New, and by Reconfigure if clientConnection, configSyncPeriod, serviceProxyName,
@@ -87,7 +87,8 @@ type Options struct {
 	States *States
 	// Role is what the node does with the states. Default: Proxy.
 	Role Role
-	// Dataplane makes the dataplane of a Proxy, in the place of that of config.Mode. Metrics and /proxyMode call it custom. New calls it
+	// Dataplane makes the dataplane of a Proxy, instead of the dataplane of config.Mode. Metrics and /proxyMode call it custom. New
+	// calls it
 	// once, with its own context, and Run closes it. Which clients are pods, and where
 	// NodePorts are served, is in the node of each update ([state.Node]), which is never without. [Cleanup] does not remove what it programs.
 	Dataplane func(ctx context.Context, c *config.Config, o DataplaneOptions) (Dataplane, error)
@@ -95,8 +96,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Program and Version are how the process is called where others see it. Defaults: the name of the executable, and unknown.
 	Program, Version string
-	// TakeOver is how long New waits for the end of another process that programs this kernel, which goes on routing meanwhile.
-	// Default: it does not wait.
+	// TakeOver is how long New waits for the end of another process that programs this kernel, and goes on routing until then. Default:
+	// it does not wait.
 	TakeOver time.Duration
 	// Memory is how many bytes of memory the process may use, with what the kernel charges to its container: the limit of its cgroup, as a
 	// rule. The budgets of Services follow from it where Config says so ([config.ByMemory]). 0: it is not known.
@@ -104,8 +105,8 @@ type Options struct {
 	// ReplaceKubeProxy makes the node take kube-proxy's place: it writes the settings that [SetUp] writes, and removes what kube-proxy
 	// has left in the kernel once the first state is programmed.
 	ReplaceKubeProxy bool
-	// HealthCheckNodePorts decides whether the health check node ports of Services are answered. Default: a Proxy does, once it shows a
-	// Service, and a Server, which would answer for dataplanes beside it, does not. A Relay cannot.
+	// HealthCheckNodePorts decides whether the health check node ports of Services are answered. By default a Proxy answers, once it
+	// shows a Service. A Server does not, because it would answer for the dataplanes of other processes. A Relay cannot.
 	HealthCheckNodePorts *bool
 	// StrictHealth makes /healthz fail as soon as the source has problems, nothing is programmed yet or a commit has failed. Default: as
 	// with kube-proxy, it fails once an update has been waiting for two sync periods, and the rest is listed as problems.
@@ -117,8 +118,8 @@ type Options struct {
 	FieldName func(path string) string
 	// Flags returns what /flagz shows. If it is nil, there is no /flagz.
 	Flags func() map[string]string
-	// Metrics are those of the program beside the node, which are shown at /metrics as well, in the place of families with the same names that the
-	// node has, such as those of the Go runtime. The node's own are in [Node.Metrics], and in no global registry. It may be nil.
+	// Metrics are further metrics, which the program has for /metrics. They replace families of the node with the same names, such as
+	// the families of the Go runtime. The node's own are in [Node.Metrics], and in no global registry. It may be nil.
 	Metrics prometheus.Gatherer
 	// LogLinesSuppressed returns the number of lines that were left out of the log, for the metrics. It may be nil.
 	LogLinesSuppressed func() uint64
@@ -127,7 +128,7 @@ type Options struct {
 	MaxConnectionAge time.Duration
 }
 
-// States are states of one node that are made elsewhere, such as those of the node-local API.
+// States are states of one node that are computed elsewhere, for example by the server of a node-local API.
 type States struct {
 	// Feed hands them out. Required.
 	Feed state.Feed
@@ -285,7 +286,7 @@ func (n *Node) answersPorts() bool {
 	return n.o.Role == Proxy
 }
 
-// openDataplane opens the dataplane that was chosen, or that of the caller.
+// openDataplane opens the dataplane that was chosen, or the caller's.
 func (n *Node) openDataplane(ctx context.Context, chosen *dataplane) (Dataplane, error) {
 	c, o := n.o.Config, DataplaneOptions{
 		relayFiles: n.files.relay, memory: n.o.Memory,
@@ -306,8 +307,8 @@ func (n *Node) openDataplane(ctx context.Context, chosen *dataplane) (Dataplane,
 	return d, nil
 }
 
-// reconfigureDataplane has the dataplane go on with another configuration, or that of another mode take its place. p is the pipeline whose state
-// is programmed, and does not run it at the time.
+// reconfigureDataplane has the dataplane go on with another configuration, or replaces it with the dataplane of another mode. p is the
+// pipeline whose state is programmed. It must not run at the time.
 func (n *Node) reconfigureDataplane(p *pipeline, c *config.Config) error {
 	s, ok := n.dataplane.(*switchable)
 	if !ok {
@@ -334,7 +335,7 @@ func (n *Node) reconfigureDataplane(p *pipeline, c *config.Config) error {
 	return nil
 }
 
-// switchMode has the dataplane of another mode take the place of the one in use.
+// switchMode replaces the dataplane in use with the dataplane of another mode.
 func (n *Node) switchMode(s *switchable, p *pipeline, chosen *dataplane, c *config.Config) error {
 	var u *state.Update
 	if newest, _ := p.latest(); newest > 0 {
@@ -408,11 +409,13 @@ func (n *Node) Name() string { return n.pipeline.Load().name() }
 // Config returns the configuration in use. It must not be modified.
 func (n *Node) Config() *config.Config { return n.config.Load() }
 
-// Feed returns the states of this node, for consumers beside the dataplane. It is closed when Reconfigure takes another source; then there
+// Feed returns the states of this node, for consumers other than the dataplane. It is closed when Reconfigure takes another source;
+// then there
 // is another one. It is nil in a Relay.
 func (n *Node) Feed() state.Feed { return n.pipeline.Load().feed }
 
-// Metrics returns the metrics of the node with those of Options.Metrics, for programs that serve them elsewhere. The node serves them
+// Metrics returns the metrics of the node, with the metrics of Options.Metrics, for programs that serve them elsewhere. The node serves
+// them
 // where config.MetricsBindAddress says.
 func (n *Node) Metrics() prometheus.Gatherer { return n.registry }
 
@@ -597,7 +600,7 @@ func (n *Node) trimLater(ctx context.Context) error {
 	return nil
 }
 
-// removeLeftovers removes what kube-proxy has left in the kernel, once it is not needed any more.
+// removeLeftovers removes what kube-proxy has left in the kernel, once nothing needs it.
 func (n *Node) removeLeftovers(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -615,8 +618,8 @@ func (n *Node) removeLeftovers(ctx context.Context) error {
 	return nil
 }
 
-// SetUp writes the kernel's settings that c has in its section linux: limits and time-outs of connection tracking, and the OOM score of
-// this process. What cannot be written, as on a nested or rootless node, is a warning.
+// SetUp writes the kernel settings of section linux of c: limits and timeouts of connection tracking, and the OOM score of this
+// process. A setting that cannot be written, as on a nested or rootless node, is a warning.
 func SetUp(c *config.Config, log *slog.Logger) {
 	ct := &c.Linux.Conntrack
 	for _, err := range nodesetup.Apply(nodesetup.Options{

@@ -140,7 +140,7 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// TestNames has the names of services served beside a dataplane as soon as the configuration says so.
+// TestNames: the names of services are served as soon as the configuration says so, while a dataplane runs.
 func TestNames(t *testing.T) {
 	c := config.Default()
 	c.HostnameOverride, c.HealthzBindAddress, c.MetricsBindAddress = "node-a", netip.AddrPort{}, netip.AddrPort{}

@@ -21,13 +21,13 @@ type shares struct {
 	ui                  int // connections to the page from elsewhere, and as many from this machine, out of what is kept for the rest
 	ports, portSockets  int // of health check node ports: connections, and what is listened on
 	api                 int // connections to the node-local API, at all its addresses, of clients and of those that are not known yet
-	serve               int // the same in a process that serves nothing else beside its health and metrics
+	serve               int // the same in a process that serves only its health and metrics
 	relay               int // connections and flows that are relayed, and pipes for them
 }
 
-// relayFrom is the limit of open files from which on a relay has its share in any mode: the servers have all that they may have beside it. With fewer, only
-// a process that begins in mode userspace divides its descriptors for a relay. After a change of the mode, that relay and the servers together may then have
-// more than there are.
+// relayFrom is the limit of open files from which on a relay has its share in any mode, and the servers still have all that they may
+// have. With fewer, only a process that begins in mode userspace divides its descriptors for a relay. After a change of the mode, that
+// relay and the servers together may then have more than there are.
 const relayFrom = 1 << 18
 
 // sharesOf divides a limit of open files. withRelay is set in a process that relays connections.

@@ -17,7 +17,7 @@ type ownAddresses struct {
 	peers      func() (addrs []netip.AddrPort, changed <-chan struct{})
 }
 
-// newOwnAddresses looks at the interfaces of the calling thread's network namespace, unless the states are those of other nodes, too.
+// newOwnAddresses looks at the interfaces of the calling thread's network namespace, unless the states are also for other nodes.
 func newOwnAddresses(src model.Source, role Role, tell func(store.Own), log *slog.Logger) *ownAddresses {
 	o := &ownAddresses{tell: tell, peers: func() ([]netip.AddrPort, <-chan struct{}) { return nil, nil }}
 	if p, ok := src.(model.WithPeers); ok {
@@ -50,7 +50,8 @@ func (o *ownAddresses) run(ctx context.Context) error {
 	}
 }
 
-// update tells the store what is so now. The first state must not be without it, so it may be called beside run.
+// update tells the store the addresses as they are now. The first state must not be without them, so update may run concurrently with
+// run.
 func (o *ownAddresses) update() (peersChanged <-chan struct{}) {
 	var own store.Own
 	own.Upstream, peersChanged = o.peers()

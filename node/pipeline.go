@@ -220,7 +220,8 @@ func (n *Node) addCluster(p *pipeline, c *config.Config) {
 	}
 }
 
-// addNames has the names of services kept beside the states. They are complete first, because a first state means that all is ready.
+// addNames keeps the names of services as well as the states. The names are complete first, because a first state means that all is
+// ready.
 func (n *Node) addNames(p *pipeline, c *config.Config) {
 	names, of := store.NewNames(store.NamesOptions{Limits: NamesLimits(n.bounded(c)), Logger: n.log}), *p
 	p.serve.Names, p.sink = names, objectlog.Tee(names.Source(), p.sink)
@@ -379,7 +380,7 @@ func (n *Node) warnResets(c *config.Config) {
 	}
 }
 
-// sourceProblems are those of where the pipeline begins.
+// sourceProblems returns the problems of the pipeline's source.
 func (n *Node) sourceProblems() []error {
 	if n.o.States != nil {
 		if n.o.States.Problems == nil {
@@ -458,7 +459,7 @@ func (p *pipeline) stop() {
 }
 
 // adapt makes a pipeline that was started with a configuration go on with another that has the same origin. The objects stay as they
-// are, and the kernel keeps what it holds; only differences are written, those of routing and of the dataplane at once.
+// are, and the kernel keeps what it holds. Only differences are written: the differences of routing and of the dataplane in one update.
 func (p *pipeline) adapt(n *Node, was, now *config.Config) error {
 	replace := n.dataplane != nil && (n.o.Dataplane != nil || !reflect.DeepEqual(settingsOf(was), settingsOf(now)))
 	if replace {
@@ -492,7 +493,7 @@ func (c *completion) Complete() {
 	c.complete()
 }
 
-// nodeIPs is a sink that gives this Node the addresses that the configuration says count. Those of other Nodes are theirs.
+// nodeIPs is a sink that gives this Node the addresses that the configuration says count. Other Nodes keep their addresses.
 type nodeIPs struct {
 	model.Sink
 	name  string

@@ -14,16 +14,18 @@ type request struct {
 	done   chan error // has room for the answer
 }
 
-// Reconfigure makes the node go on with another configuration, which must be valid, and must not be modified any more. It returns when that
+// Reconfigure makes the node go on with another configuration, which must be valid, and must not be modified afterwards. It returns
+// when that
 // is done; before Run is called, it waits. Only what a change concerns is touched: the kernel keeps what it holds, ports stay open,
 // and Options.Source is called only if the way to the cluster's objects, or this node, is another one. A dataplane of Options.Dataplane
 // gets every configuration, also the same one again, for settings of its own. After an error, everything is as it was, and the call may
 // be repeated.
 //
-// Another mode takes the place of the dataplane while it runs, without the loss of a connection; if it cannot be programmed, the former one goes on.
+// Another mode replaces the dataplane while it runs, without the loss of a connection. If the new mode cannot be programmed, the
+// previous one goes on.
 //
-// [config.Diff] names the fields that take effect only when a node is made anew, such as logging.format: the caller sees to it that they stay
-// the same ([config.Config.Revert]).
+// [config.Diff] names the fields that take effect only in a new node, such as logging.format. The caller must keep these fields the
+// same ([config.Config.Revert]).
 func (n *Node) Reconfigure(c *config.Config) error {
 	r := request{c, make(chan error, 1)}
 	select {
@@ -74,8 +76,8 @@ func (n *Node) reconfigure(now *config.Config) error {
 	return nil
 }
 
-// sameWay reports whether a pipeline can go on with another configuration, but for its origin. That of a relay cannot go by other rules of
-// routing: the states of all nodes are made anew.
+// sameWay reports whether a pipeline can go on with another configuration, except for its origin. The pipeline of a relay cannot change
+// the rules of routing, because the states of all nodes depend on them.
 func (n *Node) sameWay(was, now *config.Config) bool {
 	return n.o.Role != Relay || reflect.DeepEqual(BrainConfig(n.bounded(was), ""), BrainConfig(n.bounded(now), "")) && Budgets(n.bounded(was)) == Budgets(n.bounded(now))
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/switchyard-net/switchyard/store"
 )
 
-// newHealth returns the health of the node, but for that of health check node ports.
+// newHealth returns the health of the node, without the health of health check node ports.
 func (n *Node) newHealth() *healthz.Health {
 	o := healthz.Options{OnHealthz: n.registry.Healthz, OnLivez: n.registry.Livez}
 	if n.dataplane != nil {

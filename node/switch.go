@@ -21,8 +21,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// switchable is the dataplane of one mode at a time. A switch to another mode has both programmed for a moment, so that at all times one of
-// them takes new connections. What the former one carries itself goes on until it ends: such a dataplane is retired.
+// switchable is the dataplane of one mode at a time. A switch to another mode has both programmed for a moment, so that at all times
+// one of them takes new connections. What the previous one carries itself goes on until it ends: such a dataplane is retired.
 type switchable struct {
 	o      DataplaneOptions
 	log    *slog.Logger
@@ -45,7 +45,7 @@ type switchable struct {
 	running   sync.WaitGroup
 
 	mu sync.Mutex // guards the above where it says so, and all below
-	// base is the nftables dataplane that is open, nil if there is none, and top that of the mode in use.
+	// base is the nftables dataplane that is open, nil if there is none. top is the dataplane of the mode in use.
 	base         *nftablesDataplane
 	unfollowBase func()
 	top          Dataplane
@@ -69,7 +69,7 @@ func (s *stack) complete() Dataplane {
 	return s.top
 }
 
-// leftover is a dataplane that is not in use any more, and the configuration that it had.
+// leftover is a dataplane that is no longer in use, and the configuration that it had.
 type leftover struct {
 	dataplane
 	config *config.Config
@@ -87,7 +87,7 @@ type retired struct {
 	shown atomic.Bool
 }
 
-// isOver reports whether it carries nothing any more, or has gone on for too long.
+// isOver reports whether it carries nothing, or has gone on for too long.
 func (r *retired) isOver(now time.Time) bool {
 	age := now.Sub(r.since)
 	return age > retirement || age > leastRetirement && r.shown.Load() && r.top.Carried() == 0
@@ -98,7 +98,7 @@ const (
 	retirement = time.Hour
 	// leastRetirement is how long it goes on at least: connections may be on their way to it that it does not know yet.
 	leastRetirement = 2 * time.Second
-	// retiredPeriod is how often it is looked whether a retired one carries nothing any more.
+	// retiredPeriod is how often retired dataplanes are checked for connections that they still carry.
 	retiredPeriod = time.Second
 )
 
@@ -123,7 +123,7 @@ func openSwitchable(ctx context.Context, d dataplane, c *config.Config, o Datapl
 	return s, nil
 }
 
-// acquire sees to it that no other process programs this network namespace.
+// acquire ensures that no other process programs this network namespace.
 func (s *switchable) acquire(ctx context.Context) (err error) {
 	s.lock, err = nodelock.Acquire(ctx, nodelock.Options{Logger: s.log, Program: s.o.Program, Wait: s.o.TakeOver})
 	if errors.Is(err, errors.ErrUnsupported) {
@@ -133,7 +133,8 @@ func (s *switchable) acquire(ctx context.Context) (err error) {
 	return err
 }
 
-// findLeftovers finds what former processes of other modes have left in the kernel. Connections that it carries go on, as far as they can.
+// findLeftovers finds what earlier processes of other modes have left in the kernel. Connections that it carries go on, as far as they
+// can.
 func (s *switchable) findLeftovers(ctx context.Context, chosen dataplane) {
 	for _, d := range dataplanes(runtime.GOOS) {
 		isRetired := slices.ContainsFunc(s.retired, func(r *retired) bool { return r.mode == d.mode })
@@ -154,7 +155,7 @@ func (s *switchable) findLeftovers(ctx context.Context, chosen dataplane) {
 	}
 }
 
-// retireLeftover has a dataplane that a former process has left removed, after what it carries has ended.
+// retireLeftover has a dataplane removed that an earlier process has left, after what it carries has ended.
 func (s *switchable) retireLeftover(ctx context.Context, d dataplane) error {
 	if !d.above || d.mode == config.ModeNFTables {
 		s.leftOver(d, s.config)
@@ -261,7 +262,7 @@ func (s *switchable) use(now *stack) {
 	s.now, s.top = now, now.top
 }
 
-// gone has hooks know of endpoints that no Service has any longer. The nftables dataplane calls it, in Apply.
+// gone tells the hooks which endpoints no longer belong to a Service. The nftables dataplane calls it, in Apply.
 func (s *switchable) gone(endpoints []netip.AddrPort) {
 	for _, d := range s.layers() {
 		if hooks, ok := d.(ender); ok {
@@ -278,7 +279,8 @@ func (s *switchable) servedAbove(k state.FrontendKey) bool {
 	})
 }
 
-// scheduled reports whether IPVS has a virtual server for a frontend, in the mode in use or in a former one. It may be called at any time.
+// scheduled reports whether IPVS has a virtual server for a frontend, in the mode in use or in a retired one. It may be called at any
+// time.
 func (s *switchable) scheduled(k state.FrontendKey) bool {
 	return slices.ContainsFunc(s.layers(), func(d Dataplane) bool {
 		ipvs, ok := d.(scheduling)
@@ -321,7 +323,7 @@ func (s *switchable) disturb() {
 	}
 }
 
-// watchRetired asks for a Verify when a retired dataplane carries nothing any more.
+// watchRetired asks for a Verify when a retired dataplane carries nothing.
 func (s *switchable) watchRetired() {
 	tick := time.NewTicker(retiredPeriod)
 	defer tick.Stop()
@@ -360,8 +362,8 @@ func (s *switchable) nftables() *nftablesDataplane {
 	return s.base
 }
 
-// counters returns what the layers that are in use count by. nftables sees all connections that are not those of hooks, and iptables those of its
-// own.
+// counters returns the counters of the layers that are in use. nftables sees all connections except the ones that hooks take. iptables
+// sees only its own.
 func (s *switchable) counters() []backend.Counter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -432,7 +434,8 @@ func (s *switchable) Verify(ctx context.Context) (backend.Result, error) {
 	return result, nil
 }
 
-// lingering returns u for a dataplane that takes the place of relays, those that are retired and one that is not yet: flows through them go on.
+// lingering returns u for a dataplane that replaces relays: the retired ones, and one that is about to retire. Flows through them go
+// on.
 func (s *switchable) lingering(u *state.Update, before Dataplane) *state.Update {
 	var relays []relaying
 	for _, r := range s.retired {
@@ -458,7 +461,7 @@ func (s *switchable) lingering(u *state.Update, before Dataplane) *state.Update 
 
 // applyRetired has retired dataplanes know of an update: connections end whose endpoints are gone.
 func (s *switchable) applyRetired(ctx context.Context, u *state.Update) {
-	u = s.lingering(u, nil) // one of them may cut flows of UDP that another one carries
+	u = s.lingering(u, nil) // one of them could delete UDP flows that another one carries
 	for _, r := range slices.Clone(s.retired) {
 		s.show(ctx, r, u)
 		s.endRetired(ctx, r)
@@ -520,7 +523,7 @@ func (s *switchable) forget(r *retired) {
 	s.retired = slices.DeleteFunc(s.retired, func(other *retired) bool { return other == r })
 }
 
-// endRetired ends a retired dataplane that carries nothing any more, or whose time is up.
+// endRetired ends a retired dataplane that carries nothing, or whose time is up.
 func (s *switchable) endRetired(ctx context.Context, r *retired) {
 	if !r.isOver(time.Now()) {
 		return
@@ -551,7 +554,7 @@ func (s *switchable) need(mode config.Mode) {
 	s.leftovers = slices.DeleteFunc(s.leftovers, func(l leftover) bool { return l.mode == mode })
 }
 
-// removeLeftovers removes what the kernel holds of dataplanes that nobody needs any more. What fails is tried again by the next Verify.
+// removeLeftovers removes from the kernel the dataplanes that are no longer in use. The next Verify retries a removal that fails.
 func (s *switchable) removeLeftovers(ctx context.Context) {
 	if !s.applied {
 		return // it is all that connections go by
@@ -574,7 +577,8 @@ func (s *switchable) servesLoopback() bool {
 	return ok && on.ServesLoopback()
 }
 
-// switchTo replaces the dataplane in use with that of another mode, and applies u to it, a full update. u is nil if there is no state yet. failed has
+// switchTo replaces the dataplane in use with the dataplane of another mode, and applies u to it, a full update. u is nil if there is
+// no state yet. failed has
 // the Services that failed in the dataplane in use. After an error, that dataplane stays in use and must get a full update.
 func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config, u *state.Update, failed map[state.ServiceName]error) error {
 	return s.inside.Do(func() error {
@@ -617,7 +621,7 @@ func (s *switchable) program(ctx context.Context, next *stack, u *state.Update, 
 		former.LeaveFlows()
 	}
 	if relay, ok := s.now.top.(relaying); ok && next.base == s.now.base {
-		relay.Retire() // the rules of the base that lead to it may be in the way of others: masqueradeBit may be the relay's bit from now on
+		relay.Retire() // the base's rules that lead to it must go: masqueradeBit may be the relay's bit from now on
 	}
 	result, err := backend.NewReconciler(next.top).Apply(ctx, s.lingering(u, s.now.top))
 	if err != nil {

@@ -36,8 +36,8 @@ func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 const (
 	clusterIP = "10.96.0.10"
 	endpoint  = "10.244.0.1"
-	// idleTimeout is for how long the relay keeps a flow of UDP: longer than a busy machine takes from one question to the next, for a flow
-	// that ends meanwhile has another source afterwards.
+	// idleTimeout is for how long the relay keeps a flow of UDP. It is longer than a busy machine takes from one question to the next,
+	// because a flow that ends in between has another source afterwards.
 	idleTimeout = 10 * time.Second
 	// patience is for what must come about. Only a fault takes so long.
 	patience = 2 * time.Minute
@@ -364,7 +364,7 @@ func linuxModes(t *testing.T) map[config.Mode][]config.Mode {
 	return modes
 }
 
-// TestSwitch: from each mode to each other one, all new connections are answered, those that are open go on, and what the former mode has
+// TestSwitch: from each mode to each other one, all new connections are answered, and open ones go on. What the previous mode has
 // programmed goes once it carries nothing.
 func TestSwitch(t *testing.T) {
 	modes := linuxModes(t)
@@ -459,7 +459,7 @@ func TestSwitchToBitOfRelay(t *testing.T) {
 	check(t, l.once())
 }
 
-// TestSwitchRefused: a dataplane that cannot be opened leaves the former one in place, also that which is below it.
+// TestSwitchRefused: if a dataplane cannot be opened, the previous one stays in place, and so does the dataplane below it.
 func TestSwitchRefused(t *testing.T) {
 	modes := linuxModes(t)
 	for from, holds := range modes {
@@ -486,7 +486,7 @@ func TestSwitchRefused(t *testing.T) {
 	}
 }
 
-// TestRestartInAnotherMode: what a former process has left serves until the next one has programmed its own, and goes then.
+// TestRestartInAnotherMode: what an earlier process has left serves until the next one has programmed its own, and goes then.
 func TestRestartInAnotherMode(t *testing.T) {
 	modes := linuxModes(t)
 	for from := range modes {
@@ -570,8 +570,8 @@ func TestSwitchIdleFlow(t *testing.T) {
 	}
 }
 
-// TestSwitchSourceWithoutState: between a source and the next one, which has no state yet, the node goes on by what it has programmed, also if its
-// mode changes meanwhile.
+// TestSwitchSourceWithoutState: between a source and the next one, which has no state yet, the node goes on by what it has programmed.
+// It does so even if its mode changes in between.
 func TestSwitchSourceWithoutState(t *testing.T) {
 	modes := linuxModes(t)
 	for from := range modes {

@@ -124,7 +124,8 @@ func mustApply(t *testing.T, s *switchable, u *state.Update) {
 	}
 }
 
-// TestSwitchRemovalFails: what cannot be removed of the former mode is removed later, unless the node has gone back to it.
+// TestSwitchRemovalFails: if the previous mode cannot be removed, the removal is retried later, unless the node has gone back to that
+// mode.
 func TestSwitchRemovalFails(t *testing.T) {
 	for _, back := range []bool{false, true} {
 		t.Run(fmt.Sprintf("back %v", back), func(t *testing.T) {
@@ -154,7 +155,8 @@ func TestSwitchRemovalFails(t *testing.T) {
 	}
 }
 
-// TestFormerModeIsRemovedByItsConfig: what is removed of the former mode is where its own configuration had it, and not where the new one would.
+// TestFormerModeIsRemovedByItsConfig: the previous mode is removed from where its own configuration had it, and not from where the new
+// one would.
 func TestFormerModeIsRemovedByItsConfig(t *testing.T) {
 	a, b := &fakeDataplane{mode: "a"}, &fakeDataplane{mode: "b"}
 	s, all := newFakeSwitchable(t, a.of()), services(true, []string{"web"})
@@ -168,7 +170,8 @@ func TestFormerModeIsRemovedByItsConfig(t *testing.T) {
 	}
 }
 
-// TestSwitchToLeftover: what a former process has left, and could not be removed so far, stays once the node has gone back to its mode.
+// TestSwitchToLeftover: what an earlier process has left, and could not be removed so far, stays once the node has gone back to its
+// mode.
 func TestSwitchToLeftover(t *testing.T) {
 	a, b := &fakeDataplane{mode: "a"}, &fakeDataplane{mode: "b", removeErr: errRefused}
 	s, all := newFakeSwitchable(t, a.of()), services(true, []string{"web"})
@@ -217,7 +220,8 @@ func TestSwitchWithoutState(t *testing.T) {
 	}
 }
 
-// TestSwitchLeavesFlows: from when the other dataplane begins flows, the former one deletes none, unless it goes on because the switch failed.
+// TestSwitchLeavesFlows: once the other dataplane begins flows, the previous one deletes none, unless it goes on because the switch
+// failed.
 func TestSwitchLeavesFlows(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		a, b := &fakeDataplane{mode: "a"}, &fakeDataplane{mode: "b"}

@@ -17,7 +17,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// countingText is where connections are counted: rules see the first packet of each, but for those of socket hooks, which count for themselves.
+// countingText says where connections are counted. Rules see the first packet of each connection, except the ones of socket hooks,
+// which count for themselves.
 const countingText = "all modes of Linux, but not by a relay that listens on addresses of the host (userspace.listen)"
 
 // countsIn reports whether c has the dataplane count connections.
@@ -156,11 +157,12 @@ func (n *Node) notCounted() error {
 	return fmt.Errorf("connections are not counted: set %s to true in the configuration file", field)
 }
 
-// tally adds up counts of frontends by the ports that they belong to. What a frontend has counted when it is seen first counts, and from then on
-// by how much it grows: a sum never goes down because a frontend is gone, or begins anew. Each layer of a dataplane grows by itself.
+// tally adds up counts of frontends by the ports that they belong to. All that a frontend has counted when it is first seen counts, and
+// only its growth after that. So a sum never goes down because a frontend is gone, or begins at 0 again. Each layer of a dataplane
+// grows by itself.
 //
-// Socket hooks begin at 0 with each process, and nftables below them goes on. So that the sum of both begins at 0, too, what nftables has counted
-// before a first reading of both does not count: a sum that goes down for a part is taken for one that has begun anew.
+// Socket hooks begin at 0 with each process, and nftables below them goes on. To begin the sum of both at 0 as well, the counts of
+// nftables before the first reading of both do not count. If the sum goes down in a part, it counts as begun at 0 again.
 type tally struct {
 	layers []layer
 	ports  map[servicePort]*portTally
@@ -274,7 +276,7 @@ func (t *tally) add(p *portTally, by backend.Counts) {
 	}
 }
 
-// growth returns how much more is counted now. A number that has gone down begins anew.
+// growth returns how much more is counted now. A number that has gone down has begun at 0 again.
 func growth(was, is backend.Counts) backend.Counts {
 	grown := func(was, is uint64) uint64 {
 		if is < was {

@@ -35,7 +35,7 @@ func keyOf(s *state.Service, family int) state.FrontendKey {
 	return s.Ports[family].Key(&s.Ports[family].Frontends[0])
 }
 
-// TestTally: what the frontends of a port count is added up, and never goes down, though a frontend is gone, or begins anew.
+// TestTally: the counts of a port's frontends are added up. The sum never goes down, even if a frontend is gone or begins at 0 again.
 func TestTally(t *testing.T) {
 	web, db := recordtest.DualStack("web", 1, 2, 0), recordtest.DualStack("db", 2, 1, 0)
 	c := &scriptedCounter{counts: map[state.FrontendKey]backend.Counts{
@@ -176,7 +176,8 @@ func TestCountsStay(t *testing.T) {
 	}
 }
 
-// TestTallyIsBounded: ports beyond the bound have no series, but are counted together, and one of them takes the place of a port that is gone.
+// TestTallyIsBounded: ports beyond the bound have no series, but are counted together. When a port is gone, one of them gets its
+// series.
 func TestTallyIsBounded(t *testing.T) {
 	c := &scriptedCounter{counts: map[state.FrontendKey]backend.Counts{}}
 	var services []*state.Service

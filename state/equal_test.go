@@ -9,8 +9,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Every field of a record takes part in Equal: kpng's hashes left fields out, and changes to these were lost. Fields are found
-// by reflection, so that a new one is covered, or fails the test for want of a rule, as soon as it exists.
+// Every field of a record takes part in Equal: kpng's hashes left fields out, and changes to these were lost. Fields are found by
+// reflection. So a new field is either covered or fails the test, because it has no rule.
 
 func TestServiceEqualSeesEveryField(t *testing.T) {
 	testEqual(t, (*state.Service).Equal)

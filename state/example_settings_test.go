@@ -22,7 +22,7 @@ func ExampleNodePortAddresses_Select() {
 	// [10.0.0.5]
 }
 
-// A cluster CIDR of one family distinguishes the pods of that family; an interface, those of both.
+// A cluster CIDR of one family distinguishes the pods of that family. An interface distinguishes the pods of both families.
 func ExampleLocalDetector_Detects() {
 	byAddress := state.LocalDetector{ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
 	fmt.Println(byAddress.Detects(state.IPv4), byAddress.Detects(state.IPv6))

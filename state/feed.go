@@ -21,7 +21,7 @@ type Feed interface {
 
 // Update leads from one state to a newer one. It is immutable, and its records are shared.
 type Update struct {
-	// Revision is that of the state after this update. A part of an update has the one before it, up to the last part.
+	// Revision is the revision of the state after this update. A part of an update has the previous revision, up to the last part.
 	Revision Revision
 	// Full reports whether Changed is the whole state: services that are not in it do not exist.
 	Full bool

@@ -14,7 +14,7 @@ type Names struct {
 	// ExternalName is what the service is an alias of.
 	ExternalName string
 	ClusterIPs   []netip.Addr
-	// Ports are those of a service with cluster IPs, ordered by [NamedPort.Compare].
+	// Ports are the ports of a service with cluster IPs, ordered by [NamedPort.Compare].
 	Ports []NamedPort
 	// Endpoints are the ready endpoints of a headless service, in groups with different ports, ordered by their ports.
 	Endpoints []EndpointGroup
@@ -73,7 +73,7 @@ type NamesFeed interface {
 
 // NamesUpdate leads from the names at one revision to those at a newer one. It is immutable, and its records are shared.
 type NamesUpdate struct {
-	// Revision is that after this update. It has nothing to do with those of states.
+	// Revision is the revision after this update. It is not related to the revisions of states.
 	Revision Revision
 	// Full means that Changed is the whole: services that are not in it do not exist.
 	Full bool

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// LocalDetector distinguishes connections of pods from those of other clients. At most one of its ways is used, in the order of the
+// LocalDetector distinguishes connections of pods from all other connections. At most one of its ways is used, in the order of the
 // fields. The zero value takes no client for a pod.
 //
 // The brain goes by the same detector: in a family whose pods it cannot see, no record distinguishes them.
@@ -59,8 +59,8 @@ func (d LocalDetector) String() string {
 // MaxInterfaceName is how many bytes the name of an interface has at most: IFNAMSIZ of the kernel, less the closing 0.
 const MaxInterfaceName = 15
 
-// IsInterfaceName reports whether a detector can have a name of an interface, or the beginning of one. It becomes a part of rules, and of
-// messages, which take no other bytes than those of UTF-8.
+// IsInterfaceName reports whether a detector can have a name of an interface, or the beginning of one. It becomes a part of rules and
+// of messages, which must be valid UTF-8.
 func IsInterfaceName(name string) bool {
 	return name != "" && len(name) <= MaxInterfaceName && !strings.ContainsAny(name, "/ \t\n\x00") && utf8.ValidString(name)
 }

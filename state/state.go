@@ -111,9 +111,9 @@ type Port struct {
 	// Affinity is how long a client address (ClientIP affinity) stays with its endpoint after its last new connection, whichever of
 	// the port's frontends it uses. It is a whole number of seconds. 0 means none.
 	Affinity time.Duration
-	// Lingering are serving endpoints of a UDP port that are in no route: they get no new connections here, but UDP flows
-	// that they already have must not be cut. So are those of a TCP port where connections to removed endpoints are to be reset. Empty
-	// otherwise, ordered as [Route.Endpoints].
+	// Lingering are serving endpoints of a UDP port that are in no route: they get no new connections here, but UDP flows that they
+	// already have must not be deleted. A TCP port also has such endpoints, where connections to removed endpoints are to be reset.
+	// Empty otherwise, ordered as [Route.Endpoints].
 	Lingering []Endpoint
 }
 
@@ -301,7 +301,7 @@ type HealthCheck struct {
 	LocalIPv6 int
 }
 
-// Node is what dataplanes need to know about this node beside its services.
+// Node is what dataplanes need to know about this node in addition to its services.
 type Node struct {
 	Name string
 	// Addresses are the node's own addresses as the cluster knows them, the primary address of each family first.
@@ -310,8 +310,8 @@ type Node struct {
 	PodCIDRs []netip.Prefix
 	// ServiceCIDRs are the ranges from which cluster IPs are taken, sorted. It may be empty if they are not known.
 	ServiceCIDRs []netip.Prefix
-	// LocalDetector distinguishes connections of pods from those of other clients. It is nil in states that do not say, such as those of a server
-	// of an earlier version: then it is as the dataplane is configured.
+	// LocalDetector distinguishes connections of pods from all other connections. It is nil in states that do not say, such as the
+	// states of a server of an earlier version. Then the dataplane goes by its own configuration.
 	LocalDetector *LocalDetector
 	// NodePorts are the addresses on which frontends of kind NodePort are served. It is nil as LocalDetector is.
 	NodePorts *NodePortAddresses

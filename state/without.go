@@ -22,7 +22,7 @@ func (s *Service) Without(taken map[FrontendKey]bool) *Service {
 	return out
 }
 
-// dropUnusedTraffic clears the traffic of p to which no frontend leads any more. The endpoints of a UDP port that were only
+// dropUnusedTraffic clears the traffic of p to which no frontend leads. The endpoints of a UDP port that were only
 // there keep the flows that they have: they linger.
 func (p *Port) dropUnusedTraffic() {
 	isClusterIP := func(f Frontend) bool { return f.Kind == ClusterIP }

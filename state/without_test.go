@@ -7,7 +7,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// TestWithout takes frontends from a record. What leads to none any longer goes with them, and the record itself stays as it is.
+// TestWithout takes frontends from a record. Traffic without a frontend goes with them, and the record itself stays unchanged.
 func TestWithout(t *testing.T) {
 	addr := netip.MustParseAddr("10.96.0.1")
 	to := func(n byte) state.Traffic {

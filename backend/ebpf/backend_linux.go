@@ -27,11 +27,11 @@ type Backend struct {
 	services *services
 	// hooks is nil while they are off. The next Apply or Verify tries to attach them again.
 	hooks *hooks
-	// reconfigured is set if the programs still have the constants of former options.
+	// reconfigured is set if the programs still have the constants of previous options.
 	reconfigured bool
 	// lacking is why some services are left to the base that the hooks could do.
 	lacking error
-	// node is that of the last update, nil before the first one.
+	// node is the node of the last update, nil before the first one.
 	node *state.Node
 	// cached are the settings that were made last, of a node and the addresses of its interfaces. A node is never modified.
 	cached struct {
@@ -146,7 +146,7 @@ func (b *Backend) Close() error {
 	return err
 }
 
-// Gone names endpoints that no Service has any longer. The base calls it in its Apply.
+// Gone names endpoints that no longer belong to a Service. The base calls it in its Apply.
 func (b *Backend) Gone(endpoints []netip.AddrPort) { b.gone = append(b.gone, endpoints...) }
 
 // end has connections ended to what is gone.
@@ -161,7 +161,7 @@ func (b *Backend) end() {
 func (b *Backend) Disturbed() <-chan struct{} { return b.disturbed }
 
 // Reconfigure replaces the options, except for Logger and Namespaces. Nothing changes before the next Apply, which must be of a full update.
-// No other method may be called meanwhile. The base is configured by its owner.
+// No other method may be called until Reconfigure returns. The base is configured by its owner.
 func (b *Backend) Reconfigure(o Options) {
 	o.Logger, o.Namespaces = b.o.Logger, b.o.Namespaces
 	b.o, b.reconfigured, b.logged = o, true, false
@@ -252,7 +252,7 @@ func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
 	return result, nil
 }
 
-// withdraw has the hooks let go of what they must not do any longer after u.
+// withdraw has the hooks stop what they must not do after u.
 func (b *Backend) withdraw(h *hooks, u *state.Update, settings *plan.Settings) error {
 	return errors.Join(h.limitNodePorts(b.services.nodePorts(u, settings)), b.services.withdraw(h.tables, u, settings))
 }
@@ -300,7 +300,7 @@ func (b *Backend) try(do func(*hooks) error) {
 // kernel has refused it mostly refuses for good.
 func (b *Backend) extend(again bool) {
 	if b.hooks == nil && again || b.reconfigured {
-		b.reconfigured = false // if they cannot be loaded, none are left that go by former options
+		b.reconfigured = false // if they cannot be loaded, none are left that go by previous options
 		if err := b.load(); err != nil {
 			b.note(errors.Join(err, b.unload()))
 			return
@@ -327,8 +327,8 @@ func (b *Backend) extend(again bool) {
 	}
 }
 
-// load makes programs and maps that have room for all that the hooks are to do, fills them, and attaches them in the place of those that there
-// are. After an error these stay as they were.
+// load makes programs and maps that have room for all that the hooks are to do, fills them, and attaches them. They replace the
+// attached ones. After an error these stay as they were.
 func (b *Backend) load() error {
 	if b.cookie == 0 {
 		return errNoCookie

@@ -116,7 +116,7 @@ func TestCountsGoOn(t *testing.T) {
 		t.Errorf("%d were repaired", r.Repaired)
 	}
 
-	// Maps that are full grow. Programs that are about to be replaced still count in the former one.
+	// Maps that are full grow. Programs that are about to be replaced still count in the old map.
 	former, err := f.counts().Clone()
 	f.check(err)
 	defer former.Close()
@@ -144,7 +144,7 @@ func TestCountsGoOn(t *testing.T) {
 	}
 }
 
-// TestCountsOfFrontendsThatGo: they count nothing from then on, and whoever gets the frontend, or its element, begins at 0.
+// TestCountsOfFrontendsThatGo: they count nothing from then on. A Service that gets the frontend, or its element, begins at 0.
 func TestCountsOfFrontendsThatGo(t *testing.T) {
 	f := newCountingFixture(t)
 	f.apply(full(record(1, 1)))
@@ -159,7 +159,8 @@ func TestCountsOfFrontendsThatGo(t *testing.T) {
 		f.takes(f.counts(), countKey(1), 2)
 		f.wantCounts("there again", 2)
 	}
-	// The grace periods of former removals say nothing about a frontend that is there again: they have passed when that of a later one has.
+	// The grace periods of earlier removals say nothing about a frontend that is there again. Only the period of the last removal
+	// counts.
 	f.apply(delta(record(2, 1)))
 	f.apply(removed(2))
 	f.await("grace periods have passed", func() bool { f.verify(); return f.elements() == 1 })

@@ -55,7 +55,8 @@ func (e *ender) use(connections *ebpf.Map) {
 	}
 }
 
-// add has connections to these endpoints ended, to which no route leads any longer. What there is no room for ends by itself.
+// add has connections ended to these endpoints, to which no route leads. If there is no room for an endpoint, its connections end by
+// themselves.
 func (e *ender) add(endpoints []netip.AddrPort) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -27,7 +27,7 @@ import (
 )
 
 // TestConnectionsToEndpointsThatAreGone ends the node's connections that hooks have translated to endpoints which are gone, and no others.
-// Those of pods are left to the base.
+// Connections of pods are left to the base.
 func TestConnectionsToEndpointsThatAreGone(t *testing.T) {
 	needHooks(t)
 	l := netnstest.Lab(t, topology.Options{})
@@ -259,7 +259,7 @@ func TestSpoofedConnections(t *testing.T) {
 	}
 }
 
-// alive returns why a connection is not answered any longer.
+// alive returns why a connection is no longer answered.
 func alive(c net.Conn) error {
 	_, err := c.Write([]byte("x\n"))
 	if err == nil {
@@ -275,8 +275,9 @@ func reliable() *backendtest.Backend {
 	return b
 }
 
-// TestManyConnectionsToARemovedEndpoint prints how long it takes from the removal of an endpoint until all connections to it have ended that
-// went through a Service: those of the node through hooks, those of a pod through netfilter. Those of clients that know its address go on.
+// TestManyConnectionsToARemovedEndpoint prints how long it takes from the removal of an endpoint until all connections to it have ended
+// that went through a Service. The node's connections go through hooks, and a pod's through netfilter. Connections of clients that know
+// the address of the endpoint go on.
 func TestManyConnectionsToARemovedEndpoint(t *testing.T) {
 	needHooks(t)
 	many, others := 10_000, 100
@@ -367,7 +368,7 @@ func TestManyConnectionsToARemovedEndpoint(t *testing.T) {
 	show(&state.Update{Revision: 2, Changed: []*state.Service{web()}})
 	applied := time.Since(began)
 	wrong := 0
-	var ended time.Duration // those of the node
+	var ended time.Duration // for the node's connections
 	for _, node := range []bool{true, false} {
 		for i, c := range conns {
 			if node != (i%2 == 0) {

@@ -18,7 +18,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// history is a random one of a pair, beside which a model notes what each half must show.
+// history is a random history of a pair. A model notes what each half must show.
 type history struct {
 	*fixture
 	rng *rand.Rand
@@ -27,7 +27,7 @@ type history struct {
 	node         *state.Node
 	lost, broken map[state.ServiceName]bool
 	applied      int
-	// reconciler is that of the pair, and refused is how many services the base has refused.
+	// reconciler is the reconciler of the pair, and refused is how many services the base has refused.
 	reconciler *backend.Reconciler
 	refused    int
 	// counted is how many connections hooks have taken, if they count.

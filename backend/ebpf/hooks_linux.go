@@ -27,12 +27,11 @@ type hooks struct {
 	memory uint64
 }
 
-// shared are the maps that stay when others take the place of hooks: what they hold is not of a size that is known beforehand, or is noted
-// by the programs.
+// shared are the maps that stay when hooks are replaced: their size is not known beforehand, or the programs fill them.
 var shared = []string{"connections", "meshes", "counts", "node_ports4", "node_ports6"}
 
-// newHooks loads programs with empty maps. They share some with old, which may be nil, and count in those of counters, which is nil if
-// nothing is counted.
+// newHooks loads programs with empty maps. They share some maps with old, which may be nil, and count in the maps of counters, which is
+// nil if nothing is counted.
 func newHooks(o *Options, cookie uint64, needs maps.Needs, old *hooks, counters *maps.Counters) (*hooks, error) {
 	h := &hooks{options: new(*o), nodePorts: map[netip.Addr]bool{}}
 	var err error
@@ -96,7 +95,7 @@ func (h *hooks) load(cookie uint64, needs maps.Needs, old *hooks, counters *maps
 	return nil
 }
 
-// permitted reports whether this process may make maps at all. The library takes some refusals for want of a feature.
+// permitted reports whether this process may make maps at all. The library takes some refusals for a missing feature.
 func permitted() bool {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.LPMTrie, KeySize: 8, ValueSize: 4, MaxEntries: 1, Flags: unix.BPF_F_NO_PREALLOC})
 	if err == nil {
@@ -105,7 +104,7 @@ func permitted() bool {
 	return !errors.Is(err, unix.EPERM)
 }
 
-// attach attaches the programs, in the place of those of old, which may be nil.
+// attach attaches the programs, which replace the programs of old. old may be nil.
 func (h *hooks) attach(old *hooks) error {
 	if old != nil && old.options.CgroupPath == h.options.CgroupPath {
 		if err := old.attached.Update(old.programs, h.programs); err != nil {
@@ -133,7 +132,7 @@ func (h *hooks) discard() (err error) {
 	return errors.Join(err, h.cgroup.Close())
 }
 
-// limitNodePorts removes the addresses that do not serve NodePorts any longer; addrs are those that do, sorted.
+// limitNodePorts removes the addresses that no longer serve NodePorts; addrs are the ones that do, sorted.
 func (h *hooks) limitNodePorts(addrs []netip.Addr) error {
 	for addr := range h.nodePorts {
 		if _, stays := slices.BinarySearchFunc(addrs, addr, netip.Addr.Compare); stays {

@@ -9,7 +9,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/ebpf/plan"
 )
 
-// Namespaces are the network namespaces of one node, out of those of a kernel that has several nodes. They may be added at any time.
+// Namespaces are the network namespaces of one node in a kernel that has several nodes. They may be added at any time.
 type Namespaces struct {
 	m *ebpf.Map
 }

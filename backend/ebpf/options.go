@@ -42,7 +42,7 @@ type State int
 const (
 	// Off: the hooks could not be attached.
 	Off State = iota
-	// Degraded: some Services are left to netfilter that hooks could do, for want of memory.
+	// Degraded: some Services that hooks could serve are left to netfilter, because memory is short.
 	Degraded
 	// On: the hooks do all that they can.
 	On

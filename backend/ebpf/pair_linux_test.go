@@ -61,7 +61,7 @@ func TestHooksLetGoFirst(t *testing.T) {
 		name   string
 		update *state.Update
 		during content
-		// Whether NodePorts are served on the node's address meanwhile.
+		// Whether NodePorts are served on the node's address during the step.
 		nodePorts bool
 	}{
 		{"added", delta(record(7, 1)), all, true},
@@ -484,7 +484,7 @@ func TestReconfigure(t *testing.T) {
 	f.Reconfigure(o)
 	f.apply(full(record(2, 1)))
 	f.wants(On, 1)
-	f.check(os.Remove(f.cgroup)) // nobody needs it any longer
+	f.check(os.Remove(f.cgroup)) // nothing needs it from here on
 	f.verify()
 	f.wants(On, 1)
 	// One that does not exist: the hooks are off, and come back with one that does.

@@ -16,7 +16,7 @@ import (
 // services are those that the base has, with what the hooks do for them.
 type services struct {
 	byName map[state.ServiceName]*service
-	// settings are those of the plans.
+	// settings are the settings of the plans.
 	settings *plan.Settings
 	// pending are services for which the hooks may not do yet all that they can, and left those for which there was no room.
 	pending, left map[state.ServiceName]bool
@@ -55,7 +55,7 @@ func (s *services) plan(record *state.Service, settings *plan.Settings) []plan.R
 	return s.routes
 }
 
-// withdraw has the hooks let go of what they must not do any longer after u.
+// withdraw has the hooks stop what they must not do after u.
 func (s *services) withdraw(t *maps.Tables, u *state.Update, settings *plan.Settings) error {
 	t.Reclaim()
 	if s.counters != nil {
@@ -111,8 +111,8 @@ func (s *services) gone(u *state.Update) []state.ServiceName {
 	return u.Gone(stdmaps.Keys(s.byName))
 }
 
-// nodePorts returns the addresses at which hooks may serve NodePorts. They are those of settings, less the ones at which a service has frontends
-// of its own, also one in u.
+// nodePorts returns the addresses at which hooks may serve NodePorts: the addresses of settings, less the ones at which a service has
+// frontends of its own, also a service in u.
 func (s *services) nodePorts(u *state.Update, settings *plan.Settings) []netip.Addr {
 	var owned []netip.Addr
 	for _, record := range u.Changed {
@@ -168,7 +168,8 @@ func (s *services) applied(u *state.Update, settings *plan.Settings, failed map[
 	}
 }
 
-// put replaces the record of a service, nil to remove it. The base may have failed with it. It appends the previous records to former.
+// put replaces the record of a service, nil to remove it. The base may have failed with it. It appends the previous records to its
+// first argument.
 func (s *services) put(former []*state.Service, name state.ServiceName, e *service, record *state.Service, failed bool) []*state.Service {
 	if s.counters != nil {
 		s.counters.Hold(record)
@@ -355,7 +356,7 @@ func (s *services) moved(l *layout) {
 	s.pending, s.left = map[state.ServiceName]bool{}, map[state.ServiceName]bool{}
 }
 
-// unloaded takes down that there are no maps any longer.
+// unloaded records that the maps are gone.
 func (s *services) unloaded() {
 	for _, e := range s.byName {
 		e.routes = nil
@@ -424,7 +425,7 @@ func limitRoute(t *maps.Tables, r *maps.Placed, to *plan.Route) bool {
 	return true
 }
 
-// advance returns the route in a plan that takes the place of r, nil if there is none, and the rest of the plan from there on.
+// advance returns the route in a plan that replaces r, nil if there is none, and the rest of the plan from there on.
 func advance(routes []plan.Route, r *plan.Route) (rest []plan.Route, to *plan.Route) {
 	for len(routes) > 0 {
 		switch order := routes[0].Compare(r); {

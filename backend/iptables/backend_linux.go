@@ -39,7 +39,7 @@ type Backend struct {
 
 	inspector inspector
 
-	// node is that of the last update, nil before the first.
+	// node is the node of the last update, nil before the first.
 	node *state.Node
 	// tables are nil before the first update.
 	tables map[state.Family]*rules.Tables
@@ -131,8 +131,9 @@ func (b *Backend) ServesLoopback() bool {
 	return b.tables != nil && b.tables[state.IPv4].Settings().ServesLoopback()
 }
 
-// LeaveFlows has no flows deleted until the next Apply, also by Close: another dataplane is about to take over, and begins flows to endpoints that
-// this one has not been told of, as those of a newer state, or a relay. No other method may be called meanwhile.
+// LeaveFlows has no flows deleted until the next Apply, also by Close. Another dataplane is about to take over, and begins flows to
+// endpoints that this one does not know: the endpoints of a newer state, or a relay. No other method may be called until LeaveFlows
+// returns.
 func (b *Backend) LeaveFlows() { b.cutter.Suspend() }
 
 // Close releases what the dataplane has open. What is programmed stays.
@@ -167,7 +168,7 @@ func (b *Backend) Close() error {
 func (b *Backend) Disturbed() <-chan struct{} { return b.watcher.disturbed }
 
 // Reconfigure replaces the options, except for Logger, Variant, Locked, TakeOver, Program and the callbacks. Nothing in the kernel changes before the next Apply, which
-// must be of a full update. No other method may be called meanwhile.
+// must be of a full update. No other method may be called until Reconfigure returns.
 func (b *Backend) Reconfigure(o Options) error {
 	if err := o.check(); err != nil {
 		return fmt.Errorf("iptables: %w", err)
@@ -178,7 +179,7 @@ func (b *Backend) Reconfigure(o Options) error {
 	return nil
 }
 
-// settings returns what the tables depend on beside the Services.
+// settings returns what the tables depend on in addition to the Services.
 func (b *Backend) settings(n *state.Node) *rules.Settings {
 	s := &rules.Settings{
 		Detector: b.o.LocalDetector, PodCIDRs: n.PodCIDRs, ServiceCIDRs: n.ServiceCIDRs, NodePorts: b.nodePorts(n),

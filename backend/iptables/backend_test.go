@@ -640,8 +640,8 @@ func TestRouteLocalnetGoes(t *testing.T) {
 	})
 }
 
-// TestRemovalLeavesPacketsToOthers: what is not translated any more is another dataplane's, at each moment of the removal. Here that is a server at the
-// very address of the frontend.
+// TestRemovalLeavesPacketsToOthers: a packet that is not translated belongs to another dataplane, at each moment of the removal. Here
+// the other one is a server at the very address of the frontend.
 func TestRemovalLeavesPacketsToOthers(t *testing.T) {
 	forBothVariants(t, func(t *testing.T, v Variant) {
 		ns := newNS(t)

@@ -14,9 +14,10 @@ import (
 	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
-// BenchmarkCounters has the dataplane count or not, beside 10 and 1,000 Services of UDP with an IPv4 cluster IP: the processor time of the first
-// datagram of a connection with its socket, of an endpoint that leaves and comes back and of a Service that does, with the programs that are started, of a
-// full update, and of reading back what all have counted. Use -benchtime=1x -count=5, and compare the least.
+// BenchmarkCounters has the dataplane count or not, with 10 and 1,000 Services of UDP with an IPv4 cluster IP. It measures the
+// processor time of the first datagram of a connection with its socket, of a full update, and of reading back all counts. It also
+// measures an endpoint and a Service that leave and come back, with the programs that are started. Use -benchtime=1x -count=5, and
+// compare the least.
 func BenchmarkCounters(b *testing.B) {
 	for _, v := range []Variant{Legacy, NFT} {
 		for _, services := range []int{10, 1000} {

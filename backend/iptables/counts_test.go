@@ -86,7 +86,7 @@ func (c *counting) record(name string, n int) *state.Service {
 		}
 		p := state.Port{Protocol: state.UDP, Family: f, Frontends: []state.Frontend{
 			{Kind: state.ClusterIP, Addr: addr("10.96.0.%d", "fd00:96::%d"), Port: 80},
-			// An address of the node, and the node port of the next Service: the former counts.
+			// An address of the node, and the node port of the next Service: the address counts.
 			{Kind: state.ExternalIP, Addr: netip.MustParseAddr(map[state.Family]string{state.IPv4: "192.0.2.2", state.IPv6: "2001:db8::2"}[f]), Port: uint16(30_001 + n)},
 			{Kind: state.LoadBalancer, Addr: addr("203.0.113.%d", "2001:db8:1::%d"), Port: 80},
 			{Kind: state.LoadBalancer, Addr: addr("203.0.113.10%d", "2001:db8:1::10%d"), Port: 80, Restricted: true},
@@ -171,7 +171,7 @@ func (c *counting) check(when string, b *Backend) {
 	}
 }
 
-// gone has a Service not be there any more.
+// gone has a Service removed.
 func (c *counting) gone(name string) {
 	s := c.records[name]
 	delete(c.records, name)

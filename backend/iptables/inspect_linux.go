@@ -12,7 +12,7 @@ import (
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 )
 
-// inspector reads the tables back, beside everything else that the dataplane does.
+// inspector reads the tables back, concurrently with everything else that the dataplane does.
 type inspector struct {
 	mu   sync.Mutex // guards sets, and keeps many questions from reading all tables at once
 	sets sets       // nil once it is closed

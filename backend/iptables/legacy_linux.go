@@ -13,8 +13,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// sizes are the kernel of the variant legacy. The mark is what ip_tables says of its tables: how large they are, how many rules they have, and where those of
-// the hooks begin and end. A change that leaves all of that as it is gives them no other mark.
+// sizes are the kernel of the variant legacy. The mark is what ip_tables says of its tables: how large they are, how many rules they
+// have, and where the rules of the hooks begin and end. A change that leaves all of that as it is gives them no other mark.
 type sizes struct{ sockets map[state.Family]int }
 
 func openSizes() (sizes, error) {
@@ -137,7 +137,7 @@ func countUses(f state.Family, table rules.Table, entries []byte, uses map[rules
 	const (
 		targetName = 2  // in struct xt_entry_target
 		targetData = 32 // behind it: the name of a chain, or an offset or verdict
-		dataSize   = 30 // of the former
+		dataSize   = 30 // of targetData with a name
 	)
 	begins := map[int]rules.ChainID{} // by the offset to which rules lead
 	leads := map[int]int{}            // how many rules lead there

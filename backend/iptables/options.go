@@ -18,7 +18,7 @@ const (
 	Automatic Variant = ""
 	// Legacy writes the tables of ip_tables.
 	Legacy Variant = "legacy"
-	// NFT writes tables of nf_tables in the shape of those of ip_tables.
+	// NFT writes tables of nf_tables in the shape of ip_tables.
 	NFT Variant = "nft"
 )
 
@@ -44,10 +44,10 @@ type Options struct {
 	// Counters has the rules count new connections to each frontend ([Backend.Counts]). It costs one to three lookups for each new connection to an
 	// address of a Service or to a node port.
 	Counters bool
-	// Locked is set if the caller sees to it that no other process programs the network namespace. Otherwise New does.
+	// Locked is set if the caller ensures that no other process programs the network namespace. Otherwise New does.
 	Locked bool
 	// TakeOver is how long New waits for the end of another process that programs the network namespace. The kernel goes on routing
-	// meanwhile. Default: it does not wait.
+	// until then. Default: it does not wait.
 	TakeOver time.Duration
 	// Program is how this process is called, with its version, for the message to a second one. Default: the name of its executable.
 	Program string

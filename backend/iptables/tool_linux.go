@@ -85,7 +85,7 @@ func (t *tool) run(ctx context.Context, f state.Family, what string, input strin
 // progressPeriod is the time between two looks at whether a program gets on.
 const progressPeriod = time.Second
 
-// wait waits for the end of a program. Meanwhile it tells whenever the program has used the processor.
+// wait waits for the end of a program. Until then it tells whenever the program has used the processor.
 func (t *tool) wait(cmd *exec.Cmd) error {
 	if t.onProgress == nil {
 		return cmd.Wait()

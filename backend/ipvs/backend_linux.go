@@ -25,7 +25,7 @@ import (
 // Backend is IPVS above another dataplane. It implements [backend.Backend].
 type Backend struct {
 	base    backend.Backend
-	retired bool // IPVS is to serve nothing any more
+	retired bool // IPVS is to serve nothing
 	o       Options
 	log     *slog.Logger
 	addrs   *ifaddr.Watcher
@@ -58,11 +58,11 @@ type Backend struct {
 	clusterIPs map[state.ServiceName]*state.Service
 	// refused are virtual servers that the kernel has refused. The base serves them until a Verify tries again.
 	refused map[plan.Key]error
-	// settings are those of all divisions.
+	// settings are the settings of all divisions.
 	settings plan.Settings
 	// known is set if what is held is what the kernel holds. It is not before the first Apply, and after a failure.
 	known bool
-	// node and revision are those of the last update; node is nil before the first one.
+	// node and revision are of the last update; node is nil before the first one.
 	node     *state.Node
 	revision state.Revision
 
@@ -287,7 +287,7 @@ func (b *Backend) Serves(k state.FrontendKey) bool { return b.serves.has(k) }
 func (b *Backend) Scheduled(k state.FrontendKey) bool { return b.servers.holding.has(k) }
 
 // Reconfigure replaces the options, except for Logger and Commit. Nothing in the kernel changes before the next Apply, which must be of a full update. No
-// other method may be called meanwhile. The base is configured by its owner.
+// other method may be called until Reconfigure returns. The base is configured by its owner.
 func (b *Backend) Reconfigure(o Options) error {
 	if err := o.complete(); err != nil {
 		return fmt.Errorf("ipvs: %w", err)

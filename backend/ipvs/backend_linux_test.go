@@ -81,7 +81,7 @@ func TestServesAndLetsGo(t *testing.T) {
 	n.drainNow(time.Now())
 	n.wantShown(vip, "lc 10.244.0.2:8080=1")
 
-	// One that comes back in between takes connections again, and is not asked to go any more.
+	// One that comes back in between takes connections again, and is no longer asked to go.
 	n.update(web("web", vip, "10.244.0.1:8080"))
 	n.update(web("web", vip, "10.244.0.1:8080 10.244.0.2:8080"))
 	n.drainNow(time.Now().Add(2 * time.Hour))
@@ -218,7 +218,7 @@ func TestDriftIsRepaired(t *testing.T) {
 
 func name2(s string) *ipvs.Server { return name(key(s)) }
 
-// TestOthersAreLeftAlone: virtual servers of others stay whatever happens, and frontends in ranges of theirs are left to the base.
+// TestOthersAreLeftAlone: virtual servers of other programs stay whatever happens, and frontends in their ranges are left to the base.
 func TestOthersAreLeftAlone(t *testing.T) {
 	n := newNode(t, Options{Logger: logger(t), ExcludeCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.1.0/24")}})
 	others := []ipvs.Server{
@@ -242,7 +242,7 @@ func TestOthersAreLeftAlone(t *testing.T) {
 	}
 }
 
-// TestTakesOverAServer: what stands where a server is to be is of kube-proxy, or of a former process whose device is gone.
+// TestTakesOverAServer: a server in the way is of kube-proxy, or of an earlier process whose device is gone.
 func TestTakesOverAServer(t *testing.T) {
 	n := newNode(t, Options{Logger: logger(t)})
 	const vip = "10.96.0.10:80/TCP"
@@ -599,7 +599,7 @@ func (h *history) apply(full bool, pending map[state.ServiceName]bool) {
 	}
 }
 
-// checkCounted checks that the base counts connections to all frontends of a record, whoever serves them.
+// checkCounted checks that the base counts connections to all frontends of a record, whether IPVS or the base serves them.
 func (h *history) checkCounted(s *state.Service) {
 	eachFrontend(s, func(k plan.Key) {
 		if !h.base.counted[s.Name][k] {

@@ -134,7 +134,7 @@ func (b *Backend) read(c *change) error {
 			}
 		}
 	}
-	// What stands where a server of ours is to be becomes ours, as that of a former process, or of kube-proxy.
+	// A server that is where one of ours is to be becomes ours: it is of an earlier process, or of kube-proxy.
 	if err := b.servers.read(func(k plan.Key) bool {
 		addr := k.Addr.Addr()
 		return wanted[k] || (b.device.held[addr] || held[string(addr.AsSlice())]) && !b.settings.Excludes(addr)
@@ -252,7 +252,7 @@ func (b *Backend) finish(c *change, result *backend.Result) error {
 		owner := b.servers.byKey[k].owner
 		switch err := b.servers.sync(k, now); {
 		case err != nil && owner == (state.ServiceName{}):
-			errs = append(errs, err) // of a former process
+			errs = append(errs, err) // of an earlier process
 		case err != nil:
 			if failed == nil {
 				failed = map[state.ServiceName]error{}

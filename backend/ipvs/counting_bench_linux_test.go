@@ -14,8 +14,8 @@ import (
 	"github.com/switchyard-net/switchyard/test/netns"
 )
 
-// BenchmarkCounters has nftables below IPVS count or not, beside 1,000 Services that IPVS serves: the processor time of a full update, of a Service
-// that goes and comes back, and of an endpoint that does. It is for a kernel with IPVS:
+// BenchmarkCounters has nftables below IPVS count or not, with 1,000 Services that IPVS serves. It measures the processor time of a
+// full update, of a Service that goes and comes back, and of an endpoint that does. It is for a kernel with IPVS:
 // DATAPLANE=ipvs scripts/kernel-test.sh -test.run xxx -test.bench Counters -test.benchtime=1x -test.count=4. Compare the least.
 func BenchmarkCounters(b *testing.B) {
 	needIPVS(b)

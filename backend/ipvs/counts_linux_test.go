@@ -148,7 +148,7 @@ func (c *counting) forget(before, is *state.Service) {
 	}
 }
 
-// check compares what is counted with what was sent, and sees to it that the tables are as they are to be.
+// check compares the counts with what was sent, and checks that the tables are as they should be.
 func (c *counting) check(when string) {
 	c.t.Helper()
 	keys := slices.Collect(maps.Keys(c.want))

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// drainPeriod is how often it is looked which endpoints have no connections any more.
+	// drainPeriod is how often endpoints are checked for connections that they still have.
 	drainPeriod = 5 * time.Second
 	// drainServers is how many virtual servers are looked at each time, at most: each takes a dump of its endpoints.
 	drainServers = 256
@@ -28,8 +28,9 @@ func (b *Backend) drain(ctx context.Context) {
 	}
 }
 
-// Retire has IPVS take nothing new: another dataplane ahead of it takes all connections by now, and the base is not this one's any more. With
-// the next Apply, which must be of a full update, endpoints begin to go as their connections end. Flows of UDP go on to those that their Service keeps.
+// Retire has IPVS take nothing new: another dataplane ahead of it takes all connections by now, and the base no longer belongs to this
+// one. With the next Apply, which must be of a full update, endpoints begin to go as their connections end. Flows of UDP go on to the
+// endpoints that their Service keeps.
 func (b *Backend) Retire() { b.above(backend.None{}, true) }
 
 // Resume undoes Retire, above a base that may be another one than before: then its owner looks after what disturbs it. Nothing changes before the next Apply, which must be of a full update.
@@ -44,7 +45,7 @@ func (b *Backend) above(base backend.Backend, retired bool) {
 	b.base, b.retired, b.known = base, retired, false
 }
 
-// Carried returns how many virtual servers there are: those of a Backend that is retired carry connections. It may be called at any time.
+// Carried returns how many virtual servers there are: the servers of a retired Backend carry connections. It may be called at any time.
 func (b *Backend) Carried() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// inspector reads single virtual servers back, beside everything else that the dataplane does.
+// inspector reads single virtual servers back, concurrently with everything else that the dataplane does.
 type inspector struct {
 	mu     sync.Mutex // guards kernel
 	kernel kernelServers

@@ -17,7 +17,7 @@ func (inspectedBase) Inspect(backend.Query) (backend.Held, error) {
 	return backend.Held{Verdict: state.Reject}, nil
 }
 
-// TestInspect: endpoints that take new connections are those of the virtual server; without any, it is for the base to say.
+// TestInspect: the endpoints that take new connections are the virtual server's. Without any, the base decides.
 func TestInspect(t *testing.T) {
 	n := newNode(t, Options{Logger: logger(t)})
 	n.inspector.kernel = n.ipvs

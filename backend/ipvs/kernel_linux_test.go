@@ -255,7 +255,7 @@ func TestRealKernel(t *testing.T) {
 		t.Error("not disturbed by the loss of the device")
 	}
 
-	// A server of others, at an address of theirs, stays whatever happens.
+	// Another program's server, at its own address, stays whatever happens.
 	theirs := kernel.Server{Protocol: 6, Addr: netip.MustParseAddrPort("192.0.2.1:80"), Scheduler: "rr"}
 	h.do(func() error {
 		c, err := kernel.Dial()

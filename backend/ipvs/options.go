@@ -30,8 +30,8 @@ type Options struct {
 	// ResetRemoved has TCP connections to endpoints end with a reset once those are in no route of the frontend, nor among the lingering
 	// endpoints of its port.
 	ResetRemoved bool
-	// Commit is to run fn, which commits one batch to nf_tables or fails, where the base watches for commits of others and must not take this one for
-	// theirs. It may be called by any goroutine. Default: it only runs fn.
+	// Commit is to run fn, which commits one batch to nf_tables or fails. A base that watches for commits of other programs must not
+	// take this one for theirs. It may be called by any goroutine. Default: it only runs fn.
 	Commit func(fn func() error) error
 	// DrainTimeout is how long connections to an endpoint may go on that gets no new ones. Default: an hour.
 	DrainTimeout time.Duration

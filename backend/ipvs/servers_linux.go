@@ -49,7 +49,7 @@ type servers struct {
 
 // server is one virtual server.
 type server struct {
-	// want is nil if no new connections come any more.
+	// want is nil if no new connections come.
 	want  *plan.Server
 	owner state.ServiceName
 	// shown is what the tables have of it.
@@ -84,7 +84,7 @@ func keyOf(s *ipvs.Server) plan.Key {
 	return plan.Key{Protocol: state.Protocol(s.Protocol), Addr: s.Addr}
 }
 
-// read takes down what the kernel holds at the addresses that ours returns true for, and at those of servers that are known.
+// read records what the kernel holds at the addresses that ours returns true for, and at the addresses of servers that are known.
 func (s *servers) read(ours func(plan.Key) bool) error {
 	list, err := s.kernel.Servers()
 	if err != nil {
@@ -270,7 +270,7 @@ func (s *servers) end(k plan.Key, v *server) error {
 	return nil
 }
 
-// drain lets endpoints go that have no connections any more, of count servers at most, and reports which servers are gone.
+// drain lets endpoints go that have no connections, of count servers at most, and reports which servers are gone.
 func (s *servers) drain(now time.Time, count int) (ended []plan.Key, err error) {
 	var errs []error
 	for k := range s.draining {

@@ -15,10 +15,10 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/ipvs"
 )
 
-// sysctls are those of the network namespace that the dataplane depends on, and the timeouts of IPVS.
+// sysctls are the sysctls of the network namespace that the dataplane depends on, and the timeouts of IPVS.
 //
-// Those that a process has changed stand with their former values in the alias of the device, so that Cleanup can restore them: it goes when
-// the device goes.
+// The alias of the device keeps the previous values of the sysctls that a process has changed, so that Cleanup can restore them. It
+// goes when the device goes.
 type sysctls struct {
 	files map[string]sysctlFile
 }
@@ -40,7 +40,7 @@ const (
 	sysctlAnnounce = "ipv4/conf/all/arp_announce"
 )
 
-// openSysctls opens the sysctls of the calling thread's network namespace. Those of IPVS exist once its module is loaded.
+// openSysctls opens the sysctls of the calling thread's network namespace. The sysctls of IPVS exist once its module is loaded.
 func openSysctls() (*sysctls, error) {
 	s := &sysctls{map[string]sysctlFile{}}
 	for _, name := range []string{sysctlConntrack, sysctlExpire, sysctlIgnore, sysctlAnnounce} {

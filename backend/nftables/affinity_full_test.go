@@ -26,7 +26,7 @@ const (
 	crowdLimit = 10
 )
 
-// crowdEndpoints are those of the service with affinity.
+// crowdEndpoints are the endpoints of the service with affinity.
 var crowdEndpoints = []string{"near", "stays", "far"}
 
 func newCrowd(t *testing.T) *crowd {

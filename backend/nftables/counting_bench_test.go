@@ -91,9 +91,9 @@ func (w *wayToCount) program(b *testing.B, ns *netns.NS, services int) time.Dura
 	return took
 }
 
-// BenchmarkWaysToCount compares ways to count the new connections of each frontend, in small tables made by the nft tool: the processor
-// time of the first datagram of a connection, and that of the kernel to program the table. Use -benchtime=20000x -count=7, and
-// compare the least.
+// BenchmarkWaysToCount compares ways to count the new connections of each frontend, in small tables made by the nft tool. It measures
+// the processor time of the first datagram of a connection, and the kernel's time to program the table. Use -benchtime=20000x -count=7,
+// and compare the least.
 func BenchmarkWaysToCount(b *testing.B) {
 	for _, services := range []int{10, 10_000} {
 		for _, w := range waysToCount {
@@ -118,7 +118,8 @@ func BenchmarkWaysToCount(b *testing.B) {
 	}
 }
 
-// BenchmarkMemoryToCount shows what the kernel's memory grows by for each frontend, from all of /proc/meminfo: let nothing else run beside it.
+// BenchmarkMemoryToCount shows how much the kernel's memory grows for each frontend, from all of /proc/meminfo. Run nothing else at the
+// time.
 func BenchmarkMemoryToCount(b *testing.B) {
 	const services = 60_000
 	for _, w := range waysToCount {
@@ -159,7 +160,8 @@ func firstDatagram() []byte {
 	return []byte{0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 0, 203, 0, 113, 1, 0, 0, 0, 80, 0, 8, 0, 0}
 }
 
-// BenchmarkCounters has the dataplane count or not, beside 10 and 10,000 Services: the processor time of the first datagram of a connection, of
+// BenchmarkCounters has the dataplane count or not, with 10 and 10,000 Services: the processor time of the first datagram of a
+// connection, of
 // a full update, of a change of endpoints, of a Service that goes and comes back, and of reading back what all have counted. Use
 // -benchtime=1x -count=7, and compare the least.
 func BenchmarkCounters(b *testing.B) {

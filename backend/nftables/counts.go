@@ -65,7 +65,7 @@ func (b *Backend) CountAbove(whole map[state.ServiceName]*state.Service, full bo
 	}
 }
 
-// settings are those of the tables.
+// settings returns the settings of the tables.
 func (b *Backend) settings() *ruleset.Settings {
 	s := b.o.settings(b.flags)
 	s.Whole, s.Listeners, s.RelayMark = b.whole, b.listeners, backend.RelayMark

@@ -165,7 +165,7 @@ func TestCounts(t *testing.T) {
 		t.Errorf("nft lists %s", listed)
 	}
 
-	// Endpoints come, go and come back, and so do those of a service that had none.
+	// Endpoints come, go and come back, also in a service that had none.
 	apply(t, b, delta(udpService("web", 1, 1, state.Forward, 0), udpService("nobody", 4, 2, state.Forward, 0)))
 	c.connect(web, 2, passed)
 	c.connect(nobody, 2, passed)
@@ -216,7 +216,7 @@ func skeletonLines(t *testing.T, ns *netns.NS) []string {
 	return slices.Sorted(strings.Lines(nftCommand(t, ns, "--terse", "list", "ruleset")))
 }
 
-// TestCountsOfServicesThatGo: a frontend that is gone counts nothing, and one that is there again begins anew.
+// TestCountsOfServicesThatGo: a frontend that is gone counts nothing, and one that is there again begins at 0.
 func TestCountsOfServicesThatGo(t *testing.T) {
 	c := newCounting(t)
 	b := c.backend(Options{Counters: true})
@@ -245,7 +245,7 @@ func TestCountAbove(t *testing.T) {
 	}
 	nftCommand(t, c.ns, "add table inet watch; add chain inet watch marked { type filter hook postrouting priority 0; }; "+
 		"add rule inet watch marked ip daddr 10.96.0.1 meta mark & 0x4000 != 0 counter; add rule inet watch marked ip6 daddr fd00:10:96::1 meta mark & 0x4000 != 0 counter")
-	inNS(t, c.ns, func() error { // as those of virtual servers are
+	inNS(t, c.ns, func() error { // as addresses of virtual servers are
 		dev, err := netlink.LinkByName("veth-a")
 		if err != nil {
 			return err

@@ -379,7 +379,7 @@ func TestAbortedSearchForgetsNothing(t *testing.T) {
 	if _, err := reconcilers.Of(b).Apply(t.Context(), u); !errors.Is(err, syscall.EINVAL) {
 		t.Fatalf("the change: %v", err)
 	}
-	k.until = 2*len(families) + 1 // those of the comparison and of the first step, and one more
+	k.until = 2*len(families) + 1 // the comparison's, the first step's, and one more
 	if _, err := reconcilers.Of(b).Apply(t.Context(), u); !errors.Is(err, errInjected) || picky.refused != 2 {
 		t.Fatalf("the search: %v; %d batches refused", err, picky.refused)
 	}

@@ -56,7 +56,7 @@ func newFlipper(t *testing.T, frontend state.Frontend, pods ...topology.PodOptio
 // patience is how long a connection may take on a busy machine. That a packet falls through shows in what is sent again.
 const patience = 20 * time.Second
 
-// sentAgain is how many segments the client's kernel has sent again so far, also those of connections that were refused in the end.
+// sentAgain is how many segments the client's kernel has retransmitted so far, also for connections that were refused in the end.
 func (f *flipper) sentAgain(t *testing.T) (n int) {
 	t.Helper()
 	err := f.lab.Client().Do(func() error {
@@ -93,7 +93,7 @@ func (f *flipper) route(pods ...string) state.Route {
 	return forward(eps)
 }
 
-// run changes between external and other, and connects from outside meanwhile. It returns what became of the connections.
+// run changes between external and other, and connects from outside at the same time. It returns the outcomes of the connections.
 func (f *flipper) run(t *testing.T, external, other state.Traffic, check func(topology.Answer) bool) (outcomes map[topology.Outcome]int) {
 	t.Helper()
 	var updates []*state.Update
@@ -219,9 +219,9 @@ func TestPolicyChangeMovesClients(t *testing.T) {
 	connects("near")
 }
 
-// TestReplace has a table replaced again and again, as the next version does that has other rules, or after somebody has left something in it. A
-// packet that is between two rules at the commit goes on by the former rules: what it looks up must still be there. Some hundred rules that match
-// nothing make that time long.
+// TestReplace has a table replaced again and again, as by the next version that has other rules, or after another program has left
+// something in it. A packet that is between two rules at the commit goes on by the old rules: what it looks up must still be there.
+// Some hundred rules that match nothing make that time long.
 func TestReplace(t *testing.T) {
 	f := newFlipper(t, state.Frontend{Kind: state.NodePort, Port: 30080}, topology.PodOptions{Name: "server"})
 	slow := serviceOf("slow")

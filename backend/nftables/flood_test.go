@@ -23,8 +23,8 @@ import (
 )
 
 // BenchmarkFlood fills the kernel's table with as many UDP flows as fit into it by default, to one service that loses an endpoint and
-// gets it back again and again, and measures how long the changes of another one take meanwhile, from when they are due, one every
-// 2 ms. Anyone who sends packets can do the same.
+// gets it back again and again. It measures how long the changes of another service take at the same time. They are due every 2 ms.
+// Anyone who sends packets can do the same.
 func BenchmarkFlood(b *testing.B) {
 	b.Run("IPv4", func(b *testing.B) { benchmarkFlood(b, state.IPv4, true) })
 	b.Run("IPv4-without-filters", func(b *testing.B) { benchmarkFlood(b, state.IPv4, false) })

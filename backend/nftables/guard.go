@@ -108,7 +108,7 @@ func (g *guard) watch(addresses <-chan struct{}) {
 	}
 }
 
-// look compares the generation with that of our last commit, and returns what to look for now.
+// look compares the generation with the one of our last commit, and returns what to look for now.
 func (g *guard) look(now time.Time) alarm {
 	if g.conn == nil || now.Before(g.nextPoll) {
 		return quiet

@@ -126,7 +126,7 @@ func playHistory(t testing.TB, ns *netns.NS, seed uint64) (*historyRun, error) {
 	return r, r.play()
 }
 
-// start starts the dataplane anew.
+// start opens the dataplane and starts it.
 func (r *historyRun) start() {
 	r.restarts++
 	r.kernel.rate = 0 // a process that does not come up is started again
@@ -321,7 +321,7 @@ func (r *historyRun) remember() error {
 			}
 		}
 	}
-	commit := r.kernel.kernel.Commit // as rules do it, whoever owns the table
+	commit := r.kernel.kernel.Commit // as rules do it, also in an owned table
 	if r.shared {
 		commit = r.observer.Commit
 	}

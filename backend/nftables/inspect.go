@@ -10,13 +10,13 @@ import (
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 )
 
-// inspector reads single frontends back, beside everything else that the dataplane does.
+// inspector reads single frontends back, concurrently with everything else that the dataplane does.
 type inspector struct {
 	mu     sync.Mutex // guards finder
 	finder elemFinder // nil once closed
 }
 
-// ask calls fn with the finder. Once that is closed, its socket may be anything of the process, so that it is not used any more.
+// ask calls fn with the finder. A closed finder is not used, because its descriptor may belong to another file of the process by then.
 func (i *inspector) ask(fn func(elemFinder) error) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 // repairs go on, it listens for a while to what the kernel reports of commits.
 type intruders struct {
 	log     *slog.Logger
-	port    uint32 // that of our own commits
+	port    uint32 // the netlink port of our own commits
 	monitor monitor
 	done    sync.WaitGroup
 

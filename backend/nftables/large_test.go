@@ -28,7 +28,7 @@ func (k *readingKernel) Elems(t nft.Table, set string) ([]nft.Elem, error) {
 }
 
 // TestLargeSetsAreLookedUp restarts on sets that hold what is expected, and then on one that holds one element more, in a slot of a
-// Service that is gone. Only that one is dumped, or written anew.
+// Service that is gone. Only that set is dumped, or rewritten.
 func TestLargeSetsAreLookedUp(t *testing.T) {
 	for name, limits := range map[string]ruleset.Limits{"dump": {Rewrite: 1 << 30}, "rewrite": {}} {
 		t.Run(name, func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestSlotsOfASmallSet(t *testing.T) {
 	}
 	apply(t, b, full(append(services, without(dualStack("moved", 50, 4, 0), 0))...))
 	moved := without(dualStack("moved", 50, 4, 0), 2)
-	apply(t, b, delta(moved)) // endpoint 0 takes the slot of endpoint 2, after that of endpoint 1
+	apply(t, b, delta(moved)) // endpoint 0 takes the slot of endpoint 2, behind endpoint 1
 	closeBackend(b)
 	b = newBackend(t, ns, Options{})
 	b.limits = ruleset.Limits{Find: 20, Rewrite: 1 << 30}

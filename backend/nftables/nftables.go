@@ -33,7 +33,7 @@ import (
 
 // Backend is the nftables dataplane of one network namespace. It implements [backend.Backend].
 type Backend struct {
-	// o are the options. LocalDetector is the one in use, that of the node if it has one, else detector, as it was configured.
+	// o are the options. LocalDetector is the detector in use: the node's if it has one, else detector, as it was configured.
 	o        Options
 	detector state.LocalDetector
 	log      *slog.Logger
@@ -51,16 +51,16 @@ type Backend struct {
 	intruders *intruders
 	batch     nft.Batch
 	local     *localnet.Sysctl
-	// flags are those of our tables. If they are owned, nobody else can change them while this process runs.
+	// flags are the flags of our tables. If they are owned, nobody else can change them while this process runs.
 	flags nft.TableFlags
 
-	// limits are those of comparisons, but for the number of lookups at a time.
+	// limits are the limits of comparisons, except the number of lookups at a time.
 	limits ruleset.Limits
 
 	mirror *ruleset.Mirror
 	// whole are the records of Services of which a dataplane above this one serves a part, if connections to that are to be counted.
 	whole map[state.ServiceName]*state.Service
-	// listeners are those of a relay above this dataplane.
+	// listeners are the listeners of a relay above this dataplane.
 	listeners []ruleset.Listener
 	// resets is nil if connections to endpoints that are gone are not reset.
 	resets *resets
@@ -144,8 +144,8 @@ const (
 	firstOpenPause = 10 * time.Millisecond
 )
 
-// retried calls f again if it fails, unless it is for another process: what the kernel refuses for a moment, for want of memory or
-// because of another commit, must not end a start.
+// retried calls f again if it fails, unless it fails because of another process. A start must not end because the kernel refuses f for
+// a moment, when memory is short or another commit runs.
 func retried(ctx context.Context, log *slog.Logger, f func(context.Context) error) error {
 	for attempt, pause := 1, firstOpenPause; ; attempt, pause = attempt+1, 2*pause {
 		err := f(ctx)
@@ -233,7 +233,7 @@ func (b *Backend) intact() (bool, error) {
 }
 
 // Reconfigure replaces the options, except for Logger, Locked, TakeOver, Program and the callbacks. Nothing in the kernel changes before the next
-// Apply, which must be of a full update. No other method may be called meanwhile.
+// Apply, which must be of a full update. No other method may be called until Reconfigure returns.
 func (b *Backend) Reconfigure(o Options) error {
 	if err := o.check(); err != nil {
 		return fmt.Errorf("nftables: %w", err)
@@ -279,8 +279,9 @@ func (b *Backend) Faults() []error {
 // ServesLoopback reports whether NodePorts are served on loopback addresses, since the last Apply or Verify.
 func (b *Backend) ServesLoopback() bool { return b.mirror.ServesLoopback() }
 
-// LeaveFlows has no flows deleted until the next Apply, also by Close: another dataplane is about to take over, and begins flows to endpoints that
-// this one has not been told of, as those of a newer state, or a relay. No other method may be called meanwhile.
+// LeaveFlows has no flows deleted until the next Apply, also by Close. Another dataplane is about to take over, and begins flows to
+// endpoints that this one does not know: the endpoints of a newer state, or a relay. No other method may be called until LeaveFlows
+// returns.
 func (b *Backend) LeaveFlows() { b.cutter.Suspend() }
 
 // Close releases the sockets. What is programmed stays.
@@ -532,7 +533,7 @@ func (b *Backend) Verify(context.Context) (backend.Result, error) {
 	return result, nil
 }
 
-// repair makes the tables show what was applied last, but for services that there is no room for any longer.
+// repair makes the tables show what was applied last, except services for which there is no room.
 func (b *Backend) repair(same *state.Update) (total backend.Result, err error) {
 	lost := map[state.ServiceName]error{}
 	for {

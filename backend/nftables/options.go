@@ -32,10 +32,10 @@ type Options struct {
 	// Counters has the kernel count new connections to each frontend, for [Backend.Counts]. It takes three elements for each frontend, and a
 	// lookup for each new connection.
 	Counters bool
-	// Locked is set if the caller sees to it that no other process programs the network namespace. Otherwise New does.
+	// Locked is set if the caller ensures that no other process programs the network namespace. Otherwise New does.
 	Locked bool
 	// TakeOver is how long New waits for the end of another process that programs the network namespace. The kernel goes on routing
-	// meanwhile. Default: it does not wait.
+	// until then. Default: it does not wait.
 	TakeOver time.Duration
 	// Program is how this process is called, with its version, for the message to a second one. Default: the name of its executable.
 	Program string
@@ -82,7 +82,7 @@ const (
 	greatestMaxAffinityClients = 1 << 26
 )
 
-// settings returns what the tables depend on beside the state, with the flags that they have.
+// settings returns what the tables depend on in addition to the state, with the flags that they have.
 func (o *Options) settings(flags nft.TableFlags) *ruleset.Settings {
 	s := &ruleset.Settings{
 		LocalDetector: o.LocalDetector, MasqueradeMark: 1 << defaultMasqueradeBit, MaxAffinityClients: defaultMaxAffinityClients,

@@ -243,7 +243,8 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// TestReconfigure goes from some options to others. The tables belong to the process all the while, and show what a fresh start with
+// TestReconfigure goes from some options to others. The tables belong to the process during each change, and show what a fresh start
+// with
 // the same options writes.
 func TestReconfigure(t *testing.T) {
 	ns := newNS(t)

@@ -20,7 +20,7 @@ import (
 	"github.com/switchyard-net/switchyard/test/netns"
 )
 
-// connectionsPerNS is how many connections are begun in one namespace: connection tracking keeps all of them meanwhile.
+// connectionsPerNS is how many connections are begun in one namespace. Connection tracking keeps all of them until the end.
 const connectionsPerNS = 20_000
 
 // BenchmarkFirstPacket sends the first datagram of many connections from the node, and lets it go out of a device that nobody listens

@@ -19,7 +19,7 @@ func (e *tooLargeError) Error() string {
 }
 
 // mostWithoutRoom is after how many services in a row without room the kernel is asked whether it has any at all. They may be large
-// ones of one owner, who must not keep others from being programmed; but if it has none, to try all others is in vain.
+// services of one owner, who must not keep others from being programmed. If the kernel has no room, the rest is not tried.
 const mostWithoutRoom = 16
 
 // moreRoom is the remedy where a batch exceeds the socket's buffer.

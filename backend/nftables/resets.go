@@ -12,12 +12,13 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// resets sees to it that connections to endpoints that are gone are reset. Its tables are committed by themselves: before a commit that lets
-// endpoints serve again, and after one that takes endpoints away. A failure of the latter fails no update.
+// resets has the kernel reset connections to endpoints that are gone. It commits its tables separately: before a commit that lets
+// endpoints serve again, and after a commit that removes endpoints. A failure of the latter fails no update.
 type resets struct {
 	*ruleset.Resets
 	batch nft.Batch
-	// former is set until the tables have been read that a former process has left, and doubtful after a failure, until they are read again.
+	// The first is set until the tables of an earlier process have been read. doubtful is set after a failure, until they are read
+	// again.
 	former, doubtful bool
 	// now is the clock. Tests replace it.
 	now func() time.Time
@@ -54,8 +55,8 @@ func (b *Backend) commitResetsAtOnce(p *ruleset.ResetPlan) (n int, err error) {
 	return n, err
 }
 
-// clearResets sees to it, before a plan is carried out, that no connection to an endpoint is reset that serves after it. If the plan is from a
-// comparison, which was to make want, the tables of resets are compared, too. want is nil for other plans.
+// clearResets ensures, before a plan is carried out, that no connection to an endpoint is reset that serves after it. If the plan is
+// from a comparison, which was to make want, the tables of resets are compared, too. want is nil for other plans.
 func (b *Backend) clearResets(p *ruleset.Plan, want *ruleset.Desired) (s *ruleset.Serving, written int, err error) {
 	if b.resets == nil {
 		return nil, 0, nil
@@ -124,7 +125,7 @@ func resetTable(f state.Family) nft.Table {
 	return ruleset.ResetTables()[0]
 }
 
-// addResets sees to it that connections are reset to endpoints that are gone since the last call. It returns how many objects it wrote.
+// addResets has connections reset to endpoints that are gone since the last call. It returns how many objects it wrote.
 func (b *Backend) addResets() (written int) {
 	if b.resets == nil {
 		return 0
@@ -176,8 +177,8 @@ func (b *Backend) tendResets() error {
 	return err
 }
 
-// reportResets reports how many packets of connections were answered with a reset that the service had. One that is gone by now has no
-// name any longer.
+// reportResets reports how many packets of a service's connections were answered with a reset. A service that is gone by now has no
+// name.
 func (b *Backend) reportResets(name state.ServiceName, n uint64) {
 	if b.o.OnResets == nil {
 		return

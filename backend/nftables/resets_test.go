@@ -306,8 +306,7 @@ func TestConnectionsToRemovedEndpoints(t *testing.T) {
 	}
 }
 
-// TestOtherEndAfterAReset: an endpoint that is alive, and has left the service all the same, gets to know that its client has no connection any
-// longer.
+// TestOtherEndAfterAReset: an endpoint that is alive, and has still left the service, learns that its client has no connection.
 func TestOtherEndAfterAReset(t *testing.T) {
 	r := newRemoval(t)
 	pod := r.lab.Pod("near")
@@ -693,7 +692,8 @@ func resetDump(t testing.TB, c *nft.Conn) map[string]string {
 	return all
 }
 
-// TestOwnedResetTables: where the kernel keeps others from our tables, it does so from those of resets, and the next process has them.
+// TestOwnedResetTables: where the kernel keeps others from our tables, it also keeps them from the tables of resets. The next process
+// has all of these tables.
 func TestOwnedResetTables(t *testing.T) {
 	ns := newNS(t)
 	conn := dial(t, ns)

@@ -14,7 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
 )
 
-// addresses are those of the relay, on the loopback interface of one network namespace.
+// addresses are the addresses of the relay, on the loopback interface of one network namespace.
 type addresses struct {
 	handle *netlink.Handle
 	wanted []netip.Addr
@@ -47,8 +47,8 @@ func (a *addresses) loopback() (lo netlink.Link, has []netip.Addr, err error) {
 	return lo, has, nil
 }
 
-// add adds those that are missing, and returns how many that were, once connections can be led there. The error joins those of single
-// addresses.
+// add adds the addresses that are missing, and returns how many were missing, once connections can be led there. The error joins the
+// errors of single addresses.
 func (a *addresses) add() (added int, err error) {
 	lo, has, err := a.loopback()
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// interfaceEnv names the interface that gets the addresses of Services, as for kube-proxy's former mode userspace. Default: the loopback interface.
+// interfaceEnv names the interface that gets the addresses of Services, as for the removed mode userspace of kube-proxy. Default: the
+// loopback interface.
 const interfaceEnv = "INTERFACE_TO_ADD_SERVICE_IP"
 
 // serviceInterface is that interface. Addresses that were added to it are of their own prefix alone, and never taken for the source of a connection: by that

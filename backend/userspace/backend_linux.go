@@ -52,7 +52,8 @@ var (
 )
 
 // New makes a relay above base, which remains the caller's, in the calling thread's network namespace; it can be used from any thread afterwards.
-// Connections go where they went before, until the first Apply. If a former process has released its relay in this network namespace, New takes over
+// Connections go where they went before, until the first Apply. If an earlier process has released its relay in this network namespace,
+// New takes over
 // its listeners, and the connections that it carries. It needs CAP_NET_ADMIN. The caller must Close the Backend before base.
 //
 // With [Options].Listen, base may be nil, and New needs no rights.
@@ -141,7 +142,7 @@ func (b *Backend) openOn(o Options) error {
 	return nil
 }
 
-// openRelay makes a relay that has what a former process has left.
+// openRelay makes a relay that has what an earlier process has left.
 func (b *Backend) openRelay(o Options) (err error) {
 	if b.relay, err = newRelay(o); err != nil {
 		return err
@@ -163,7 +164,7 @@ func (b *Backend) openRelay(o Options) (err error) {
 func (b *Backend) Disturbed() <-chan struct{} { return b.base.Disturbed() }
 
 // Reconfigure replaces the options, except for Logger, Addresses, Listen and Files. Nothing changes before the next Apply, which must be of a full update. No other
-// method may be called meanwhile. The base is configured by its owner.
+// method may be called until Reconfigure returns. The base is configured by its owner.
 func (b *Backend) Reconfigure(o Options) error {
 	o.Logger, o.Addresses, o.Listen, o.Files = b.log, b.o.Addresses, b.o.Listen, b.o.Files
 	o, err := o.withDefaults()
@@ -302,7 +303,8 @@ func (b *Backend) leave() error {
 	return nil
 }
 
-// Retire has the relay take nothing new: another dataplane takes all connections by now, and the base is not this one's any more. Apply and Verify
+// Retire has the relay take nothing new: another dataplane takes all connections by now, and the base no longer belongs to this one.
+// Apply and Verify
 // go on: what is carried ends when its endpoint has gone. The other dataplane needs records with [Backend.Lingering]. Its next Apply takes the rules that
 // lead to the relay out of the base: what is carried needs none of them.
 func (b *Backend) Retire() {

@@ -114,7 +114,7 @@ func (b *Backend) Drain(ctx context.Context) error {
 	return nil
 }
 
-// Retire does nothing: another dataplane cannot take the place of the relay while it runs.
+// Retire does nothing: another dataplane cannot replace the relay while it runs.
 func (*Backend) Retire() {}
 
 // Resume does nothing.

@@ -68,7 +68,7 @@ func bindPorts() error {
 	return nil
 }
 
-// A relay that closes still has its ports when nothing leads to them any more.
+// A relay that closes still has its ports when nothing leads to them.
 func TestPortsOutliveOverlay(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, userspace.Options{})
@@ -129,13 +129,13 @@ func TestPortsAreFreeForNext(t *testing.T) {
 	}
 }
 
-// Rules of a former process that lead to other ports than those of the next one are not used.
+// Rules of an earlier process that lead to other ports than the next process has are not used.
 func TestRulesOfOtherPorts(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, userspace.Options{})
 	l.kill()
 	var held []net.PacketConn
-	if err := l.Node().Do(func() error { // the ports of datagrams; those of connections would do as well
+	if err := l.Node().Do(func() error { // the ports of datagrams; ports of connections would do as well
 		for _, port := range []string{"61871", "61872"} {
 			c, err := net.ListenPacket("udp4", net.JoinHostPort(userspace.DefaultAddresses()[0].String(), port))
 			if err != nil {

@@ -38,7 +38,7 @@ type item struct {
 	Kind     itemKind
 	Of       plan.Kind
 	Class    plan.Class
-	At       netip.AddrPort // of a listener, or that of a flow
+	At       netip.AddrPort // the address of a listener or a flow
 	Frontend netip.AddrPort
 	Choice   *itemChoice
 	Client   netip.AddrPort
@@ -283,7 +283,7 @@ func (r *relay) resume(flows []*flow) {
 	}
 }
 
-// takeOver takes over what a former process has released. There mostly is none.
+// takeOver takes over what an earlier process has released. Mostly, nothing was released.
 func (b *Backend) takeOver() error {
 	conn, err := meetPredecessor()
 	if conn == nil || err != nil {
@@ -295,7 +295,7 @@ func (b *Backend) takeOver() error {
 		taken.drop()
 		return err
 	}
-	if b.overlay != nil { // before the former process closes its own
+	if b.overlay != nil { // before the earlier process closes its own
 		if err := b.overlay.arrive(taken.listeners()); err != nil {
 			taken.drop()
 			return err

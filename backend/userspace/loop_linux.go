@@ -229,9 +229,9 @@ func closeLoops(loops []*loop) (err error) {
 	return err
 }
 
-// processors are those of the runtime (GOMAXPROCS). A thread that waits in the kernel keeps one for up to 20 ms: that is after which time the runtime notices.
-// With no more processors than loops, all other goroutines would wait for so long beside connections that are busy. So there are as many more as there are loops.
-// Once the number has been set, the runtime does not follow the CPU limit of the cgroup any longer.
+// processors are the processors of the runtime (GOMAXPROCS). A thread that waits in the kernel keeps one for up to 20 ms, until the
+// runtime notices. With no more processors than loops, all other goroutines would wait for so long when connections are busy. So the
+// relay adds one processor for each loop. Once the number has been set, the runtime no longer follows the CPU limit of the cgroup.
 var processors counter
 
 type counter struct {
@@ -239,7 +239,7 @@ type counter struct {
 	loops int
 }
 
-// have returns how many processors there are without those of loops.
+// have returns how many processors there are without the processors of loops.
 func (c *counter) have() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -107,8 +107,8 @@ const usualHops = 64
 // hopsLeft returns the hop limit for what is passed on, if it has come with that in came. 0 is too low.
 func hopsLeft(came int) int { return min(max(came-1, 0), usualHops) }
 
-// hopsOf returns the hop limit with which the client's last packet of the handshake has come. Linux keeps it in the field of an accepted socket that holds
-// that of multicast packets (mc_ttl and mcast_hops), for IP_PKTOPTIONS.
+// hopsOf returns the hop limit with which the client's last packet of the handshake has come. Linux keeps it in the field of an
+// accepted socket that holds the hop limit of multicast packets (mc_ttl and mcast_hops), for IP_PKTOPTIONS.
 func hopsOf(fd int, of netip.Addr) (came int, err error) {
 	if of.Is4() {
 		came, err = unix.GetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_TTL)

@@ -51,8 +51,8 @@ type Options struct {
 	MaxConnections int
 	// MaxUDPFlows is how many flows of UDP are relayed at a time, and then it is as with MaxConnections. Default: as MaxConnections.
 	MaxUDPFlows int
-	// Files is how many file descriptors the relay may have open. Default: what the limit of the process leaves beside a quarter of it, at least 64 and at
-	// most 1,024, for the rest of the process.
+	// Files is how many file descriptors the relay may have open. Default: the limit of the process less a quarter for the rest of the
+	// process. That quarter is at least 64 and at most 1,024.
 	Files int
 	// Memory is how many bytes the process may use, with what the kernel charges to its container. A connection that nobody reads from holds buffers of the
 	// kernel: all connections together hold less than three quarters of it. Default: not known, and not bounded.

@@ -56,7 +56,7 @@ func openOverlay(commit func(func() error) error) (*overlay, error) {
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	// A process that ends has its own tables beside those of the next one.
+	// A process that ends still has its own tables while the next one makes other tables.
 	return &overlay{conn: conn, name: fmt.Sprintf("switchyard-relay-%d", port), commit: commit}, nil
 }
 

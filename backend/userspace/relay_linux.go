@@ -35,7 +35,7 @@ type relay struct {
 	running sync.WaitGroup
 	// receiving are those that take datagrams of the listeners.
 	receiving sync.WaitGroup
-	// ctx ends when nothing is relayed any longer.
+	// ctx ends when the relay stops.
 	ctx  context.Context
 	stop context.CancelFunc
 	// began is when it was made.
@@ -52,7 +52,7 @@ type relay struct {
 	datagrams []*datagramListener
 
 	loads ledger.Loads
-	// places are those of connections, and flowPlaces those of flows.
+	// places are the places of connections, and flowPlaces the places of flows.
 	places     *ledger.Room[*conn]
 	flowPlaces *ledger.Room[*flow]
 	// crowded is when it was last logged that something had to make room for others.
@@ -256,7 +256,7 @@ func (r *relay) carried() int {
 // remembered is how many clients there are with affinity.
 func (r *relay) remembered() int { return r.loads.Visits.Len() }
 
-// settle ends what is carried to endpoints that do not serve any longer or would lead back, of these services.
+// settle ends what is carried to endpoints that no longer serve or would lead back, of these services.
 func (r *relay) settle(names []state.ServiceName) {
 	for _, name := range names {
 		r.mu.Lock()

@@ -648,7 +648,8 @@ func TestHandoverFails(t *testing.T) {
 	}
 }
 
-// A next process takes over all that is open, in the middle of a transfer, and the clients with affinity. The former one then has nothing left.
+// A next process takes over all that is open, in the middle of a transfer, and the clients with affinity. The earlier one then has
+// nothing left.
 func TestHandover(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, userspace.Options{})

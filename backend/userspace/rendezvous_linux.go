@@ -18,9 +18,9 @@ import (
 
 // Two processes meet without a name, a file or a user that either would have to trust. Each binds a unix socket to a random abstract name of the network
 // namespace, which nobody else can have as long as the socket is open, and shows that name as the comment of an nf_tables table that belongs to it: this takes
-// CAP_NET_ADMIN, and the table ends with the process. So the name in the table is that of a process which may change every rule of the node anyway. The sockets
-// are of datagrams: nobody can fill the queue of one that is connected to the other. One end of a pair of stream sockets goes over, and everything else
-// through that. See ADR 33.
+// CAP_NET_ADMIN, and the table ends with the process. So the name in the table belongs to a process which may change every rule of the
+// node anyway. The sockets are of datagrams: nobody can fill the queue of one that is connected to the other. One end of a pair of
+// stream sockets goes over, and everything else through that. See ADR 33.
 
 var (
 	predecessorTable = nft.Table{Family: nft.IPv4, Name: "switchyard-leaves"}

@@ -23,7 +23,7 @@ type maker struct {
 	// direct is set if that is the namespace of the whole process: then the thread that asks opens the socket. Otherwise threads of the maker do, ahead of
 	// time, but each socket costs a switch to one.
 	direct bool
-	// mark is that of the packets of its sockets.
+	// mark is the mark of the packets of its sockets.
 	mark    int
 	ready   map[plan.Kind]chan made
 	stop    chan struct{}
@@ -36,7 +36,7 @@ type made struct {
 	err error
 }
 
-// kinds are those of the sockets that endpoints are connected to.
+// kinds are the kinds of sockets that endpoints are connected to.
 var kinds = []plan.Kind{
 	{Family: state.IPv4, Protocol: state.TCP}, {Family: state.IPv4, Protocol: state.UDP},
 	{Family: state.IPv6, Protocol: state.TCP}, {Family: state.IPv6, Protocol: state.UDP},
@@ -181,12 +181,12 @@ func openSocket(k plan.Kind) (int, error) {
 // kernels give to clients.
 var preferredPorts = [2]uint16{61871, 61872}
 
-// bindPatience is how long a starting relay waits for its ports: those of a process that was killed are free in a moment.
+// bindPatience is how long a starting relay waits for its ports: the ports of a process that was killed are free in a moment.
 const bindPatience = 200 * time.Millisecond
 
 // listen opens a socket that listens, on the calling thread. It waits for the preferred port until patience ends.
 //
-// Whoever has a port of the relay before it starts gets nothing for it: the base learns where the relay is.
+// A process that has a port of the relay before it starts gets nothing for it: the base learns where the relay is.
 func listen(k plan.Kind, addr netip.Addr, class plan.Class, patience time.Time) (fd int, at netip.AddrPort, err error) {
 	fd, at, err = bindTo(k, netip.AddrPortFrom(addr, preferredPorts[class]))
 	for errors.Is(err, unix.EADDRINUSE) && time.Now().Before(patience) {
@@ -293,9 +293,9 @@ func waitError(err error) error {
 // The bounds of a socket's buffers, each way, in bytes as the kernel counts them: with what it needs itself, about twice the data. Without them, the kernel
 // lets each grow to net.ipv4.tcp_rmem and tcp_wmem: to several MiB for each connection that somebody does not read from.
 const (
-	// mostBuffer is for a connection beside few others.
+	// mostBuffer is for a connection among few.
 	mostBuffer = 1 << 20
-	// leastBuffer is for one beside many.
+	// leastBuffer is for a connection among many.
 	leastBuffer = 16 << 10
 	// buffersOfConn is how many buffers a connection has: two sockets, each way.
 	buffersOfConn = 4
@@ -312,7 +312,7 @@ func (o *Options) sharedBuffers() int {
 	return int(min(o.Memory/32, mostShared))
 }
 
-// bufferOf is how large each buffer of a connection's sockets may become, beside so many other connections.
+// bufferOf is how large each buffer of a connection's sockets may become, with so many other connections.
 func bufferOf(shared, conns int) int {
 	return min(max(shared/buffersOfConn/max(conns, 1), leastBuffer), mostBuffer)
 }
@@ -356,7 +356,7 @@ const originalDst = 80
 
 // destination returns where an accepted connection was addressed to, before it was translated.
 func destination(fd int, f state.Family) (netip.AddrPort, error) {
-	// The values of the options are a struct sockaddr_in and a struct sockaddr_in6. Package unix has them as parts of others.
+	// The values of the options are a struct sockaddr_in and a struct sockaddr_in6. Package unix has them as parts of other types.
 	if f == state.IPv4 {
 		v, err := unix.GetsockoptIPv6Mreq(fd, unix.SOL_IP, originalDst)
 		if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
-// TestSocketsAreOfTheNamespace: whichever goroutine asks, sockets are of the network namespace in which the maker was made: that of the process, where no
-// thread of its own is needed, or another one.
+// TestSocketsAreOfTheNamespace: sockets are of the network namespace in which the maker was made, on any goroutine. That is the
+// namespace of the process, where no thread of its own is needed, or another one.
 func TestSocketsAreOfTheNamespace(t *testing.T) {
 	ns := netnstest.New(t)
 	cookie := func(fd int, err error) uint64 {

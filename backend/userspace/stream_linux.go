@@ -40,7 +40,7 @@ func (r *relay) addStreams(kind plan.Kind, class plan.Class, at, frontend netip.
 	return nil
 }
 
-// acceptPause is how long nothing is accepted from a listener after a failure, such as for want of file descriptors.
+// acceptPause is how long nothing is accepted from a listener after a failure, such as a lack of file descriptors.
 const acceptPause = 50 * time.Millisecond
 
 // reconsider has the loops accept connections, or leaves these to wait in the kernel, by what holds now. It is called whenever that may have changed. The
@@ -142,7 +142,7 @@ type conn struct {
 	client netip.AddrPort
 	// buffer bounds the buffers of its sockets: see bufferOf.
 	buffer int
-	// unfinished is set while it is among those of the loop, which alone uses it.
+	// unfinished is set while it is among the unfinished connections of the loop, which alone uses it.
 	unfinished bool
 	// place is its place among all.
 	place ledger.Place[*conn]
@@ -319,7 +319,7 @@ func (c *conn) attend() {
 	}
 }
 
-// await has the loop handle some events of a socket, beside those that it waits for already. The caller holds c.mu.
+// await has the loop handle some events of a socket, in addition to the events that it waits for already. The caller holds c.mu.
 func (c *conn) await(i int, events uint32) error {
 	e, op := &c.ends[i], unix.EPOLL_CTL_ADD
 	if e.awaited&events == events {

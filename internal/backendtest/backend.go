@@ -109,7 +109,7 @@ func (b *Backend) refused(u *state.Update) error {
 	return &backend.RefusedError{Services: services}
 }
 
-// checkOwners looks for frontends that are to be those of two services.
+// checkOwners looks for frontends that two services are to have.
 func (b *Backend) checkOwners() {
 	owners := map[state.FrontendKey]state.ServiceName{}
 	for name, s := range b.wanted {

@@ -5,8 +5,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// The sets whose elements count connections, if that is asked for: all new ones to a frontend, and those of them that are rejected and dropped. Every
-// frontend is in each of the three as long as it is programmed, whatever there is of endpoints, so that counts do not depend on these.
+// The sets whose elements count connections, if that is asked for: all new connections to a frontend, the rejected ones and the dropped
+// ones. Every frontend is in each of the three sets while it is programmed, with or without endpoints, so that counts do not depend on
+// endpoints.
 const (
 	setCounts           = "COUNTS"
 	setRejectCounts     = "REJECT-COUNTS"
@@ -29,8 +30,8 @@ func (c *Counted) connections() *uint64 { return &c.Connections }
 func (c *Counted) rejects() *uint64     { return &c.Rejects }
 func (c *Counted) drops() *uint64       { return &c.Drops }
 
-// countSets are those of frontends with an address, and of node ports. Connections are read last: so there are never fewer of them than of those
-// that were rejected or dropped.
+// countSets are the sets of frontends with an address, and of node ports. Connections are read last: so they are never fewer than the
+// rejected or dropped ones.
 var countSets = map[ipset.Type][]countSet{
 	ipset.IPPort:  {{setRejectCounts, (*Counted).rejects}, {setDropCounts, (*Counted).drops}, {setCounts, (*Counted).connections}},
 	ipset.NetPort: {{setPortRejectCounts, (*Counted).rejects}, {setPortDropCounts, (*Counted).drops}, {setPortCounts, (*Counted).connections}},

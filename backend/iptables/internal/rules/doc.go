@@ -1,7 +1,8 @@
 // Package rules works out what the tables of iptables and the IP sets of a node are to hold, and what to change in them. It does
 // neither read nor write them.
 //
-// [Tables] are those of one family: what is desired, by the records of the Services, and what the kernel holds, as far as is known.
+// [Tables] are the tables of one family: what is desired, by the records of the Services, and what the kernel holds, as far as is
+// known.
 // [Tables.Set] and [Tables.Configure] change what is desired, [Tables.Read] takes what iptables-save and the kernel's sets say, and
 // [Tables.Plan] returns the difference.
 package rules

@@ -249,8 +249,8 @@ func (p *port) views(inside, outside string) []string {
 	return append(rules, rule(fromNode, inside), outside)
 }
 
-// route adds the chain that picks one of a route's endpoints, and returns its name. It is that of the first of the port's
-// routes with these endpoints.
+// route adds the chain that picks one of a route's endpoints, and returns its name. The first of the port's routes with these endpoints
+// gives the name.
 func (p *port) route(r *state.Route) string {
 	var chain string
 	for i, first := range routes(p.Port) {

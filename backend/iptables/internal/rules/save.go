@@ -50,8 +50,8 @@ func (h *Held) AddTable(t Table, save string) error {
 	return nil
 }
 
-// addForeign takes a rule of a chain that is not ours. It is, if it leads from a built-in chain to one of those where ours begin; of others,
-// only that they refer to our chains counts.
+// addForeign takes a rule of a chain that is not ours. It is ours, if it leads from a built-in chain to one of those where ours begin.
+// Of any other rule, only its references to our chains count.
 func (h *Held) addForeign(from ChainID, rule string) {
 	switch target := target(rule); target {
 	case "":
@@ -84,7 +84,7 @@ func isBuiltIn(chain string) bool {
 	return false
 }
 
-// AddSet adds a set with its elements. Those of sets that are filled by rules need not be read.
+// AddSet adds a set with its elements. The elements of sets that are filled by rules need not be read.
 func (h *Held) AddSet(s ipset.Set, elements []ipset.Element) {
 	held := &heldSet{Set: s, elements: map[ipset.Element]bool{}}
 	for _, e := range elements {
@@ -114,7 +114,7 @@ func (h *Held) IsEmpty() bool {
 	return len(h.tables.chains)+len(h.tables.jumps)+len(h.tables.sets) == 0
 }
 
-// Clear returns the plan after which the kernel holds nothing of ours, but for empty chains that rules of others lead to.
+// Clear returns the plan after which the kernel holds nothing of ours, except empty chains to which other programs' rules lead.
 func (h *Held) Clear() *Plan {
 	t := &Tables{settings: &Settings{}, chains: map[ChainID]string{}, sets: map[string]*set{}, held: h.tables}
 	p := &Plan{tables: t}

@@ -10,7 +10,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Settings are what the tables depend on beside the Services.
+// Settings are what the tables depend on in addition to the Services.
 type Settings struct {
 	// Detector distinguishes pods.
 	Detector state.LocalDetector
@@ -185,7 +185,7 @@ func (s *Settings) fixedChains(f state.Family) map[ChainID]string {
 		}
 	}
 	if s.UpstreamMark != 0 {
-		// Marks of packets that are forwarded may be of others.
+		// Marks of packets that are forwarded may come from other programs.
 		past := fmt.Sprintf("%s -m mark --mark %#x/%#x -m set ! --match-set %s dst -j RETURN", fromNode, s.UpstreamMark, s.UpstreamMark, setName(f, setClusterIPs))
 		for _, id := range []ChainID{{NAT, chainServices}, {Filter, chainFilter}} {
 			chains[id] = append([]string{past}, chains[id]...)

@@ -52,7 +52,7 @@ func isLearned(s ipset.Set) bool { return s.Timeout > 0 }
 // heldTables are what the kernel holds of ours.
 type heldTables struct {
 	chains map[ChainID]string
-	// referenced are chains of ours that rules of others lead to, with how many: they cannot be deleted.
+	// referenced are chains of ours to which other programs' rules lead, with how many: they cannot be deleted.
 	referenced map[ChainID]int
 	jumps      []Jump
 	sets       map[string]*heldSet
@@ -475,7 +475,7 @@ func (t *Tables) isFresh(id ChainID) bool {
 	return wanted && !exists
 }
 
-// fresh returns those of the chains that the kernel does not have, none if one part has room for all of them.
+// fresh returns the chains that the kernel does not have, none if one part has room for all of them.
 func (t *Tables) fresh(chains []ChainID) (fresh []ChainID) {
 	rules := 0
 	for _, id := range chains {
@@ -522,9 +522,9 @@ func jumpsToChange(want, have []Jump) (inserts, deletes []Jump) {
 	return inserts, deletes
 }
 
-// changing is the order in which tables change: translation first. A packet that is translated is none of the other tables' business, and one that
-// is not any more is dropped until they know why. When all goes, it is the other way round: a packet that is not translated any more may be
-// another dataplane's, as one for IPVS, which must not be dropped here.
+// changing is the order in which tables change: translation first. A translated packet is no concern of the other tables. A packet that
+// is no longer translated is dropped until these know why. When all goes, the order is reversed: a packet that is no longer translated
+// may belong to another dataplane, such as IPVS, and must not be dropped here.
 var (
 	changing = []Table{Raw, NAT, Filter}
 	clearing = []Table{Filter, NAT, Raw}
@@ -572,7 +572,7 @@ type chainWriter struct {
 	missing map[string]bool // those that are not declared yet
 }
 
-// newChainWriter returns what writes those of the chains that are in a table.
+// newChainWriter returns a writer of the chains that are in a table.
 func newChainWriter(t *Tables, chains []ChainID, table Table) *chainWriter {
 	w := &chainWriter{tables: t, missing: map[string]bool{}}
 	for _, id := range chains {

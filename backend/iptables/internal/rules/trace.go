@@ -109,7 +109,7 @@ func (t *tracer) follow(table Table, r *rulespec) (ends bool) {
 		t.out.Verdict = state.Reject
 	case "ACCEPT":
 	default:
-		return t.chain(table, r.target) // those of the kernel, and of others, change nothing here
+		return t.chain(table, r.target) // targets of the kernel, and of other programs, change nothing here
 	}
 	return true
 }

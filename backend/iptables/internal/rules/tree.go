@@ -24,8 +24,9 @@ const (
 
 // tree leads a packet to the rule of its frontend through chains of at most [maxLeaf] rules. A chain is about the frontends whose
 // keys begin alike. If they are many, it has branches, one for each value of the next nibble in which they differ. Branches that are few leave
-// room for those of the nibbles behind, so that far-fetched addresses do not make it deep. What a chain has is a function of its
-// frontends alone, whatever came before, and a frontend that comes or goes changes the chains on its way, and at most those beside it.
+// room for branches of the nibbles behind, so that far-fetched addresses do not make it deep. What a chain has is a function of its
+// frontends alone, whatever came before. A frontend that comes or goes changes the chains on its way, and at most the chains next to
+// it.
 type tree struct {
 	root   string
 	family state.Family

@@ -118,8 +118,8 @@ func matches(rule string, front *state.Frontend, p state.Protocol) bool {
 	return true
 }
 
-// TestTree lets frontends come and go at random. Each is found, by few rules, and the chains are those of a tree that was made of the same
-// frontends at once.
+// TestTree lets frontends come and go at random. Each is found, by few rules, and the chains equal the chains of a tree that was made
+// of the same frontends at once.
 func TestTree(t *testing.T) {
 	for _, c := range []struct {
 		family  state.Family
@@ -187,8 +187,8 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// TestTreeStaysShallow has addresses that differ from those of a service CIDR in one bit each, so that every bit parts one of them from the
-// rest. No other frontend pays much for it, nor does a change.
+// TestTreeStaysShallow has addresses that differ in one bit each from the addresses of a service CIDR, so that every bit parts one of
+// them from the rest. No other frontend pays much for it, nor does a change.
 func TestTreeStaysShallow(t *testing.T) {
 	tr, f := newTree("T", state.IPv6, 128), forest{}
 	add := func(addr netip.Addr) state.Frontend {

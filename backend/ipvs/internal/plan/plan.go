@@ -1,4 +1,4 @@
-// Package plan decides what IPVS serves for a Service, and what the table beside it holds for that: pure, without a kernel.
+// Package plan decides what IPVS serves for a Service, and what its own nftables table holds for that: pure, without a kernel.
 //
 // IPVS knows a virtual server as an address, a protocol, a port and the real servers behind it, the same for every client. So it gets the
 // frontends whose record is as plain as that, and the dataplane below it gets the record without them.
@@ -33,7 +33,7 @@ type Server struct {
 	Key
 	// Masquerade is the rule for its connections.
 	Masquerade state.Masquerade
-	// Endpoints share new connections. They are in order, as those of a [state.Route], and must not be modified.
+	// Endpoints share new connections. They are in order, as in a [state.Route], and must not be modified.
 	Endpoints []state.Endpoint
 	// Lingering are endpoints that keep the flows which they have, in order.
 	Lingering []state.Endpoint
@@ -55,13 +55,13 @@ func (s *Server) Equal(o *Server) bool {
 	return s.Key == o.Key && s.Masquerade == o.Masquerade && slices.Equal(s.Endpoints, o.Endpoints) && slices.Equal(s.Lingering, o.Lingering)
 }
 
-// Settings are what the division depends on beside the record.
+// Settings are what the division depends on in addition to the record.
 type Settings struct {
 	// Excluded are addresses whose virtual servers are others'.
 	Excluded []netip.Prefix
 	// Local are the addresses of this machine, sorted. What else listens on them must go on, so that IPVS does not get them.
 	Local []netip.Addr
-	// Retired is set if IPVS is to serve nothing any more.
+	// Retired is set if IPVS is to serve nothing.
 	Retired bool
 	// Connections is set if the base needs to know all endpoints of a TCP port whose frontends it has not, because it resets connections to
 	// those that it does not know.
@@ -74,7 +74,7 @@ func (o *Settings) Equal(p *Settings) bool {
 		o.Retired == p.Retired
 }
 
-// Serves reports whether an address may be that of a virtual server of ours.
+// Serves reports whether a virtual server of ours may have an address.
 func (o *Settings) Serves(addr netip.Addr) bool {
 	if _, local := slices.BinarySearchFunc(o.Local, addr, netip.Addr.Compare); local {
 		return false
@@ -222,7 +222,7 @@ func EachClusterIP(s *state.Service, each func(netip.Addr)) {
 	}
 }
 
-// EachUDP calls each with the frontends of a record that could be those of virtual servers of UDP.
+// EachUDP calls each with the frontends of a record that virtual servers of UDP could have.
 func EachUDP(s *state.Service, each func(Key)) {
 	for p, f := range s.Frontends() {
 		if p.Protocol == state.UDP && f.Kind != state.NodePort {

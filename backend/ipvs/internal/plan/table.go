@@ -13,7 +13,7 @@ import (
 // and turns those away that nobody serves at their addresses, which are the node's own.
 const TableName = "switchyard-ipvs"
 
-// Tables returns the tables: that of IPv4 and that of IPv6.
+// Tables returns the tables, for IPv4 and for IPv6.
 func Tables() []nft.Table { return []nft.Table{TableOf(state.IPv4), TableOf(state.IPv6)} }
 
 // Families are those that have a table.
@@ -33,7 +33,7 @@ func family(f state.Family) nft.Family {
 const (
 	setServers    = "servers"     // address . protocol . port of virtual servers that take new connections
 	setAddresses  = "addresses"   // of all virtual servers
-	setClusterIPs = "cluster-ips" // of all Services, those of the base, too
+	setClusterIPs = "cluster-ips" // of all Services, also the ones that the base serves
 	setHairpin    = "hairpin"     // address . the same address, of endpoints
 )
 
@@ -58,7 +58,7 @@ func markChain(m state.Masquerade) string {
 	return "mark" + masqueradeSets[m][len("masquerade"):]
 }
 
-// Priorities of hooks: right behind those of the base, which takes what it serves first, and ahead of IPVS.
+// Priorities of hooks: right behind the hooks of the base, which takes what it serves first, and ahead of IPVS.
 const (
 	priorityDst = -99
 	prioritySrc = 101
@@ -93,7 +93,7 @@ func AddressElement(a netip.Addr) Element { return addrElement(setAddresses, a) 
 // ClusterIPElement returns the element that a cluster IP has.
 func ClusterIPElement(a netip.Addr) Element { return addrElement(setClusterIPs, a) }
 
-// IsAddress reports whether an element is that of an address of virtual servers. Its key is the address.
+// IsAddress reports whether an element is for an address of virtual servers. Its key is the address.
 func IsAddress(e Element) bool { return e.Set == setAddresses }
 
 func addrElement(set string, a netip.Addr) Element {

@@ -274,8 +274,8 @@ func TestRememberedClients(t *testing.T) {
 	}
 }
 
-// TestMovedClients: a client that becomes one of the node's own addresses, or ceases to be, takes the other view from then on, and
-// is not sent to an endpoint that only the former one has.
+// TestMovedClients: a client that becomes one of the node's own addresses, or ceases to be, takes the other view from then on. It is
+// not sent to an endpoint that only the previous view has.
 func TestMovedClients(t *testing.T) {
 	o := testSettings()
 	c := connection{"moved", addr("192.0.2.100"), netip.MustParseAddrPort("192.0.2.1:30080")}

@@ -16,7 +16,7 @@ type Desired struct {
 	Node     *state.Node
 	// NodePorts are the addresses that serve NodePorts, sorted.
 	NodePorts []netip.Addr
-	// Preserved is what stays beside that. None of its services is among Services.
+	// Preserved is what stays in addition. None of its services is among Services.
 	Preserved Preserved
 }
 
@@ -66,10 +66,10 @@ func (d *Desired) All() []*state.Service {
 	return all
 }
 
-// Compare plans the difference between what the kernel holds and what is desired, whose services it sorts, so that the same change makes
-// the same batch. The mirror is asked for placements, so that endpoints stay in their slots, and stays as it is: the plan becomes
-// part of a new one. Those of services that it does not know are taken from the kernel. If something unexpected is in a large
-// set, all is read once more, with that set as a whole. Errors are those of r, with the name of the table or set.
+// Compare plans the difference between what the kernel holds and what is desired, whose services it sorts, so that the same change
+// makes the same batch. The mirror is asked for placements, so that endpoints stay in their slots, and stays as it is: the plan becomes
+// part of a new one. The placements of services that it does not know come from the kernel. If something unexpected is in a large set,
+// all is read once more, with that set as a whole. Errors come from r, with the name of the table or set.
 func (m *Mirror) Compare(s *Settings, want Desired, r Reader, l Limits) (*Plan, error) {
 	slices.SortFunc(want.Services, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
 	for whole := map[tableSet]bool{}; ; {
@@ -188,7 +188,7 @@ func (p *Plan) confirm(ks *kernelState, e *expected) {
 	p.new.reset()
 }
 
-// keepNumbers sees to it that the numbers which the mirror shows of services are not given to others.
+// keepNumbers prevents that numbers of services, as the mirror shows them, are given to others.
 func (p *Plan) keepNumbers(services []*state.Service, former *Mirror) {
 	for _, s := range services {
 		for _, n := range former.services[s.Name].numbers {
@@ -279,10 +279,10 @@ func (p *Plan) compareTable(t *tableState) {
 	p.replaceTable(t, sets, chains)
 }
 
-// replaceTable plans a table anew, with all that is desired or preserved in it. Sets that are as they should be stay, and get what they lack: a packet
-// that is between two of the old rules at the commit goes on by these, and would miss in a set that is deleted what it has found in the one before.
-// Clients with affinity stay, too: what is noted of them are numbers that follow from names, which mean the same to any version that has the
-// same set.
+// replaceTable plans a table from scratch, with all that is desired or preserved in it. Sets that are as they should be stay, and get
+// what they lack. A packet that is between two of the old rules at the commit goes on by the old rules. It would find nothing in the
+// next set if that set were deleted. Clients with affinity stay as well: the noted numbers follow from names, which mean the same to
+// any version that has the same set.
 func (p *Plan) replaceTable(t *tableState, sets []nft.Set, chains []nft.Chain) {
 	next := tablePlan{table: table(t.family), replace: t.skeleton, chains: chains}
 	keepsTable := t.skeleton.Flags() == p.settings.TableFlags
@@ -314,7 +314,7 @@ func (p *Plan) replaceTable(t *tableState, sets []nft.Set, chains []nft.Chain) {
 	p.tables = append(p.tables, next)
 }
 
-// fromKernel reads the placements of a record's routes off the kernel's slots: from those of the first frontend that has any.
+// fromKernel reads the placements of a record's routes off the kernel's slots, of the first frontend that has any.
 func (ks *kernelState) fromKernel(s *state.Service) applied {
 	a := applied{record: s, places: make([]placement, len(s.Ports))}
 	for i := range s.Ports {

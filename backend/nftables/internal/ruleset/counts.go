@@ -52,7 +52,7 @@ type frontendAbove struct {
 	frontend *state.Frontend
 }
 
-// above returns the frontends of a Service that are counted beside those of its record.
+// above returns the frontends of a Service that are counted in addition to the frontends of its record.
 func (s *Settings) above(r *state.Service) (above []frontendAbove) {
 	whole := s.Whole[r.Name]
 	if !s.Counters || whole == nil {

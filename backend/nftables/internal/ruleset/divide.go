@@ -10,9 +10,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// What is committed in parts is cut between units, which stay whole: what changes in a table beside elements; all elements of a service;
-// all of a frontend that no service has any longer, unless they do not fit; or a single element. They come in the order of stages, so
-// that nothing comes before what it needs, or goes before what replaces it is there.
+// A plan that is committed in parts is divided between units, which stay whole. A unit is one of these: the changes of a table apart
+// from elements; all elements of a service; all elements of a frontend without a service, unless they do not fit; a single element.
+// Units come in the order of stages, so that nothing comes before what it needs, or goes before its replacement is there.
 type stage uint8
 
 const (
@@ -20,8 +20,8 @@ const (
 	sharedAdditions              // what services have in common, before the first of them needs it
 	wholeServices
 	orphanedFrontends
-	orphanedNumbers // of lists and ports, when no frontend leads there any longer
-	sharedDeletions // when no service needs it any longer
+	orphanedNumbers // of lists and ports, when no frontend leads there
+	sharedDeletions // when no service needs it
 )
 
 // unit is a place in the order in which a plan is committed in parts.
@@ -41,7 +41,7 @@ type Part struct {
 	pieces []piece // in place of units
 }
 
-// piece is an element that is deleted of a frontend that no service has any longer.
+// piece is an element that is deleted of a frontend without a service.
 type piece struct {
 	set     *dividedSet
 	element *element
@@ -64,9 +64,9 @@ func (p Part) Service() (name state.ServiceName, ok bool) {
 	return p.of.names[p.units[0].index], true
 }
 
-// Orphan cuts a part that deletes one frontend that no service has any longer: first what sends packets to its slots, and last those, and then
-// its firewall and masquerade rule. The first slot needs nothing that sends packets there, so that those go on to protect it. Both can be
-// halved down to single elements. ok is false for other parts.
+// Orphan divides a part that deletes one frontend without a service. first deletes the elements that send packets to its slots. last
+// deletes the slots, and then the firewall and the masquerade rule. The first slot needs no element that sends packets there, so the
+// firewall protects it to the end. Both can be halved down to single elements. ok is false for other parts.
 func (p Part) Orphan() (first, last Part, ok bool) {
 	if len(p.units) != 1 || p.units[0].stage != orphanedFrontends {
 		return Part{}, Part{}, false
@@ -142,7 +142,8 @@ type ofUnit struct {
 	element *element
 }
 
-// Divisible reports whether a plan may be committed in parts: not if what is there is deleted to be written anew, which takes one transaction.
+// Divisible reports whether a plan may be committed in parts. It may not if it deletes elements to write them again, which takes one
+// transaction.
 func (p *Plan) Divisible() bool {
 	return !slices.ContainsFunc(p.tables, func(t tablePlan) bool { return t.replace != nil }) &&
 		!slices.ContainsFunc(p.order, func(s *setPlan) bool { return s.flush })
@@ -156,7 +157,7 @@ func (p *Plan) Divide() (first, last Part) {
 	return Part{of: d, units: d.units[:from]}, Part{of: d, units: d.units[from:]}
 }
 
-// units finds the unit of each of the plan's elements. That of a frontend's element is the service that has the frontend after the
+// units finds the unit of each of the plan's elements. The unit of a frontend's element is the service that has the frontend after the
 // plan: what moves from one service to another moves in one transaction.
 func (p *Plan) units() *division {
 	d := &division{plan: p, names: slices.SortedFunc(maps.Keys(p.services), state.ServiceName.Compare)}

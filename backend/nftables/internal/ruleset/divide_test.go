@@ -45,7 +45,7 @@ func TestDivide(t *testing.T) {
 	var want []state.ServiceName
 	u := delta()
 	for n := range 5 {
-		s := recordtest.EveryKind(fmt.Sprintf("new-%d", n), n, 20, time.Minute) // a class and a time-out that there were not
+		s := recordtest.EveryKind(fmt.Sprintf("new-%d", n), n, 20, time.Minute) // a new class and a new timeout
 		u.Changed, want = append(u.Changed, s), append(want, s.Name)
 	}
 	u.Removed = gone

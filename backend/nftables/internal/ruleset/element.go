@@ -149,7 +149,7 @@ type sharedKey struct {
 	addr   [16]byte
 }
 
-// isShared reports whether the elements of such sets are those of sharedKeys that services have.
+// isShared reports whether the elements of such sets are shared keys of services.
 func (k kind) isShared() bool { return k == clusterIPs || k == externalIPs || k == hairpin }
 
 func (s sharedKey) compare(o sharedKey) int {

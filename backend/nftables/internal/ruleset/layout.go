@@ -40,16 +40,17 @@ func (s space) prefix() string {
 type view uint8
 
 const (
-	common   view = iota // that of all clients, for frontends that are not split
-	outside              // that of outside clients, for split frontends
-	inside               // that of all others, for split frontends
+	common   view = iota // of all clients, for frontends that are not split
+	outside              // of outside clients, for split frontends
+	inside               // of all other clients, for split frontends
 	numViews = 3
 )
 
 // slotOffset separates the slots of the views in the same map.
 func (v view) slotOffset() uint32 { return uint32(v) << 16 }
 
-// numberedSlots separates the slots at the numbers of endpoints from those to draw from, and those of the views. Frontends with
+// numberedSlots separates the slots at the numbers of endpoints from the slots to draw from, and the slots of the views from each
+// other. Frontends with
 // affinity have them.
 func (v view) numberedSlots() uint32 { return 1<<31 | uint32(v)<<endpointNumberBits }
 
@@ -91,8 +92,8 @@ const (
 
 	// Sets of both spaces whose elements count packets, for every frontend, if that is set. F is the space's key.
 	counts       // F: new connections to the frontend, wherever they go
-	rejectCounts // F: those of them that were rejected
-	dropCounts   // F: those of them that were dropped
+	rejectCounts // F: connections that were rejected
+	dropCounts   // F: connections that were dropped
 
 	unserved     // F, of NodePorts over IPv6 alone: refused on ::1, because the relay there serves TCP only
 	localRejects // global: protocol. Counts packets to NodePorts on loopback addresses that were refused; empty unless NodePorts are served there
@@ -216,7 +217,8 @@ func classOf(n int) uint32 {
 	return classes[i]
 }
 
-// shape is what the skeleton depends on beside the settings. But for what these decide, it only grows while the dataplane is up.
+// shape is what the skeleton depends on in addition to the settings. Apart from what the settings decide, it only grows while the
+// dataplane is up.
 type shape struct {
 	// counted is set if connections are counted. The settings decide.
 	counted bool
@@ -224,7 +226,7 @@ type shape struct {
 	class [numSpaces][numViews]uint32
 	// lengths are the prefix lengths of allowed clients in use, by family.
 	lengths [2]lengths
-	// timeouts are the affinity time-outs in use, in seconds, sorted.
+	// timeouts are the affinity timeouts in use, in seconds, sorted.
 	timeouts []uint32
 	// loopback is set if NodePorts are served on IPv4 loopback addresses, which takes a guard.
 	loopback bool
@@ -265,11 +267,11 @@ func (s *shape) needs(f state.Family, id setID) {
 	}
 }
 
-// maxExactTimeouts is how many different affinity time-outs are kept as they are: each takes rules that all connections with
+// maxExactTimeouts is how many different affinity timeouts are kept as they are: each takes rules that all connections with
 // affinity pass. Further ones are rounded up to one of timeoutSteps.
 const maxExactTimeouts = 64
 
-// timeoutSteps grow by a second, later by a fifth, up to Kubernetes' longest time-out, a day.
+// timeoutSteps grow by a second, later by a fifth, up to Kubernetes' longest timeout, a day.
 var timeoutSteps = func() []uint32 {
 	const longest = 86_400
 	var steps []uint32
@@ -279,7 +281,7 @@ var timeoutSteps = func() []uint32 {
 	return append(steps, longest)
 }()
 
-// timeout returns the time-out that stands for one of so many seconds. A time-out that is in use stays what it is.
+// timeout returns the timeout that represents so many seconds. A timeout that is in use stays unchanged.
 func (s *shape) timeout(seconds uint32) uint32 {
 	if _, ok := slices.BinarySearch(s.timeouts, seconds); ok {
 		return seconds
@@ -378,8 +380,8 @@ func (s *Settings) sets(f state.Family, sh *shape) []nft.Set {
 	return sets
 }
 
-// setIDs returns all sets of a table of the given shape. Beside that, they do not depend on the settings, so that a table can be kept
-// when these change.
+// setIDs returns all sets of a table of the given shape. They depend on nothing else in the settings, so that a table can be kept when
+// the settings change.
 func setIDs(f state.Family, sh *shape) []setID {
 	ids := []setID{{kind: clusterIPs}, {kind: externalIPs}, {kind: nodePortIPs}, {kind: hairpin}, {kind: endpointNumbers},
 		{kind: affinity}, {kind: localRejects}, {space: service, kind: restricted}}

@@ -19,7 +19,8 @@ type lookups struct {
 	at      int
 	isLarge bool
 	expect  expectation
-	// reached is how many services were looked up, and one more if the node ports were, too. The last of them are those of present.
+	// reached is how many services were looked up, and one more if the node ports were, too. The last of them are the services in
+	// present.
 	reached int
 	present *Lookup
 	queue   []*Lookup // those that have begun, in the order of the services
@@ -58,7 +59,7 @@ type expected struct {
 // lookupSize is how many keys are looked up for some services, or a few more.
 const lookupSize = 4096
 
-// newLookups makes lookups of what is expected. Sets that hold something else may be written anew if rewrite is set.
+// newLookups makes lookups of what is expected. Sets that hold something else may be rewritten if rewrite is set.
 func newLookups(r Reader, limits Limits, large []*largeSet, expect expectation, rewrite bool) *lookups {
 	l := &lookups{reader: r, sets: large, index: map[tableSet]int{}, expect: expect, ahead: max(limits.Ahead, 1)}
 	for i, s := range large {
@@ -122,8 +123,8 @@ func (l *Lookup) lack(a *asked, from, to int) {
 	}
 }
 
-// reach sees to it that the first n services, or everything, are looked up: elements has what the kernel holds of those
-// services of which that is not what was expected.
+// reach ensures that the first n services, or everything, are looked up. Then elements has what the kernel holds of the services among
+// them that differ from what was expected.
 func (ks *kernelState) reach(n int) error {
 	l := ks.lookups
 	for l != nil && l.reached < n {
@@ -188,7 +189,8 @@ func (l *lookups) ask() *Lookup {
 	return next
 }
 
-// add adds to elements what was found of services that are compared element by element, and counts what was found of others, up to what
+// add adds to elements what was found of services that are compared element by element, and counts what was found of the rest, up to
+// what
 // services share.
 func (ks *kernelState) add(from *Lookup) {
 	for i := range from.services {

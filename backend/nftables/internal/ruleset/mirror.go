@@ -19,7 +19,7 @@ type Mirror struct {
 	nodePorts []netip.Addr
 	node      *state.Node
 	shape     shape
-	// Preserved is what the kernel holds beside that, from before this process. The caller may replace it.
+	// Preserved is what the kernel holds in addition, from before this process. The caller may replace it.
 	Preserved Preserved
 }
 
@@ -70,8 +70,8 @@ func (m *Mirror) ServesLoopback() bool { return m.shape.loopback }
 type applied struct {
 	record *state.Service
 	places []placement // of record.Ports
-	// numbers are those of the record's lists and ports, nil if there are none.
+	// numbers are the numbers of the record's lists and ports, nil if there are none.
 	numbers map[owner]uint32
-	// above are the frontends that are counted beside those of the record.
+	// above are the frontends that are counted in addition to the frontends of the record.
 	above []frontendAbove
 }

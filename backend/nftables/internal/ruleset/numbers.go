@@ -126,7 +126,7 @@ func candidates(key []byte) iter.Seq[uint32] {
 	}
 }
 
-// number gives the owners in a service their numbers: the former ones to those that had one. Numbers of others are free again. s is
+// number gives the owners in a service their numbers. An owner that had a number keeps it, and all other numbers are free again. s is
 // nil if the service goes.
 func (p *Plan) number(name state.ServiceName, former map[owner]uint32, s *state.Service) map[owner]uint32 {
 	var numbers map[owner]uint32

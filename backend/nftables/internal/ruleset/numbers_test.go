@@ -244,7 +244,7 @@ func wantAllowed(m *Mirror, lists [][]netip.Prefix) map[elementKey]bool {
 	return want
 }
 
-// TestTimeouts: many time-outs are few sets, none is shortened, and one that is in use stays what it is.
+// TestTimeouts: many timeouts are few sets, none is shortened, and a timeout in use stays unchanged.
 func TestTimeouts(t *testing.T) {
 	var sh shape
 	stand := map[uint32]uint32{}

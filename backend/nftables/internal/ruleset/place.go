@@ -94,7 +94,7 @@ func sameSlots(old, endpoints []state.Endpoint) bool {
 	return true
 }
 
-// placeService lays out the routes of a record, close to how those of the former record are.
+// placeService lays out the routes of a record, close to the layout of the previous record.
 func placeService(former applied, s *state.Service) []placement {
 	places := make([]placement, len(s.Ports))
 	for i := range s.Ports {
@@ -129,8 +129,8 @@ func (a *applied) find(p *state.Port, hint int) int {
 	return slices.IndexFunc(a.record.Ports, func(o state.Port) bool { return o.Compare(p) == 0 })
 }
 
-// follow is placeService for a former record that is placed as a whole, so that what few endpoints of a route change does not cost a search for
-// all of them.
+// follow is placeService for a previous record that is placed as a whole, so that a change of few endpoints of a route does not cost a
+// search for all of them.
 func (a *applied) follow(s *state.Service) []placement {
 	places := make([]placement, len(s.Ports))
 	for i := range s.Ports {

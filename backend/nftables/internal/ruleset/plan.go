@@ -12,7 +12,7 @@ import (
 
 // Plan is a set of changes to the tables, worked out before the kernel is touched: it is written into one batch, or divided if the kernel
 // has no room for that, and becomes part of the mirror once it is carried out. Plans of a mirror are carried out one by one: one that
-// was made before the last commit is not valid any longer.
+// was made before the last commit is no longer valid.
 type Plan struct {
 	settings *Settings
 	// former is the mirror that the plan begins with, and m the one that it becomes part of: another one if all is compared.
@@ -37,7 +37,7 @@ type Plan struct {
 	index    map[elementKey]int
 }
 
-// tablePlan is what changes in a table beside elements.
+// tablePlan is what changes in a table apart from elements.
 type tablePlan struct {
 	table nft.Table
 	// isNew is set if the kernel has no such table, or one that no packet meets.
@@ -46,8 +46,8 @@ type tablePlan struct {
 	replace *nft.Skeleton
 	keeps   []string
 	sets    []nft.Set
-	chains  []nft.Chain // new, or to be filled anew
-	// flush are those of the chains that have rules to be deleted.
+	chains  []nft.Chain // new, or to be filled again
+	// flush are the chains among them that have rules to be deleted.
 	flush []string
 }
 
@@ -62,8 +62,8 @@ type setPlan struct {
 	del, add elements
 }
 
-// elements are those of one set, in order. A first plan has a hundred thousand, so that the list grows without being copied, and has of each no
-// more than its key and data in the lengths of the set.
+// elements are the elements of one set, in order. A first plan has a hundred thousand, so the list grows without being copied. It has
+// of each element only its key and data, in the lengths of the set.
 type elements struct {
 	layout layout
 	parts  [][]byte
@@ -393,8 +393,9 @@ func (p *Plan) skeleton(f state.Family, hasSet func(*nft.Set) bool, hasChain fun
 	}
 }
 
-// WriteAhead puts into a batch what has to be committed before the rest, which Write does not write any more: the firewall's rules for new prefix lengths. A packet stays
-// with the rules that it has met first, but sees elements at once. Without the rule, it would miss a range that allows it.
+// WriteAhead puts into a batch what has to be committed before the rest: the firewall's rules for new prefix lengths. Write leaves
+// these rules out afterwards. A packet stays with the rules that it has met first, but sees elements at once. Without the rule, it
+// would miss a range that allows it.
 func (p *Plan) WriteAhead(b *nft.Batch) {
 	if !p.lengthens {
 		return

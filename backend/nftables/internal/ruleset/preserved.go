@@ -12,13 +12,13 @@ import (
 type Preserved struct {
 	// Services are records that the kernel refuses. What it holds of their frontends stays.
 	Services map[state.ServiceName]*state.Service
-	// Lost are those of services that the state has as they are here, but for which there is no room when something else has deleted
-	// what they had. Each comparison tries them again.
+	// Lost are the services that the state has as they are here, but for which there is no room when something else has deleted their
+	// elements. Each comparison tries them again.
 	Lost map[state.ServiceName]error
-	// All is set if all elements stay, except those of frontends that services of the state have. The mirror is incomplete then:
-	// whatever comes next compares it with the kernel.
+	// All is set if all elements stay, except elements of frontends that services of the state have. The mirror is incomplete then: the
+	// next change compares it with the kernel.
 	All bool
-	// frontends are those of Services, once Concerns has needed them. Each change of Services makes another Preserved.
+	// frontends are the frontends of Services, once Concerns has needed them. Each change of Services makes another Preserved.
 	frontends map[elementKey]bool
 }
 
@@ -91,7 +91,7 @@ func addFrontends(set map[elementKey]bool, s *state.Service) {
 type keptFrontends struct {
 	all           bool
 	owned, theirs map[elementKey]bool
-	// numbers are those of their lists and ports.
+	// numbers are the numbers of their lists and ports.
 	numbers map[uint32]bool
 }
 
@@ -176,7 +176,7 @@ func (p *Plan) preserve(ks *kernelState, want Desired, frontends *keptFrontends)
 			p.keep(ks, e)
 		}
 		if left || p.refs[k] > 0 {
-			p.refs[k]++ // so that it stays when no other service needs it any longer
+			p.refs[k]++ // so that it stays when no other service needs it
 		}
 	}
 }

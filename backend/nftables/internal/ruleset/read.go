@@ -10,11 +10,12 @@ import (
 
 // Reader reads the kernel's tables for a comparison. It is called by one goroutine at a time.
 type Reader interface {
-	// Skeleton returns what a table holds beside elements, nil if there is no such table.
+	// Skeleton returns what a table holds apart from elements, nil if there is no such table.
 	Skeleton(nft.Table) (*nft.Skeleton, error)
-	// Elems returns all elements of a set, none if there is no such set any longer.
+	// Elems returns all elements of a set, none if there is no such set.
 	Elems(t nft.Table, set string) ([]nft.Elem, error)
-	// LookUp begins a lookup, which may run beside others, and returns at once. wait returns what its Run returned. The comparison
+	// LookUp begins a lookup, which may run concurrently with others, and returns at once. wait returns what its Run returned. The
+	// comparison
 	// calls it once for each lookup, and for all of them before it reads anything in another way, or ends.
 	LookUp(*Lookup) (wait func() error)
 }
@@ -24,7 +25,7 @@ type Limits struct {
 	// Find is how many elements a set may have to be dumped. Where the kernel counts elements, those that are expected in larger ones are
 	// looked up by their keys.
 	Find int
-	// Rewrite is how many elements a set may have to be dumped if it holds something unexpected. All that larger ones hold is written anew.
+	// Rewrite is how many elements a set may have to be dumped if it holds something unexpected. Larger sets are rewritten as a whole.
 	Rewrite int
 	// Ahead is how many lookups are begun before the first of them is waited for, at least one.
 	Ahead int
@@ -45,8 +46,8 @@ func (t *tableState) serves() bool {
 // kernelState is what the kernel holds.
 type kernelState struct {
 	tables []tableState
-	// elements are those of the sets that were dumped, and of large sets those that lookups have found for services that are compared
-	// element by element.
+	// elements are the elements of the sets that were dumped. Of large sets, they are the elements that lookups have found for services
+	// that are compared element by element.
 	elements map[elementKey][maxData]byte
 	large    []*largeSet
 	lookups  *lookups // nil if there are no large sets
@@ -58,7 +59,7 @@ type largeSet struct {
 	layout layout
 	count  int // of all its elements
 	found  int // how many of them were found by lookups
-	// rewrite is set if the set is written anew, and not dumped, if it holds more than what is found.
+	// rewrite is set if the set is rewritten, and not dumped, if it holds more than what is found.
 	rewrite bool
 }
 
@@ -72,7 +73,8 @@ func (ks *kernelState) unexpected() (sets []*largeSet) {
 	return sets
 }
 
-// read reads our tables with all their elements, up to those of sets of more than so many elements. Sets in whole are read anyway.
+// read reads our tables with all their elements, except the elements of sets that have more than so many. Sets in whole are read
+// anyway.
 func read(r Reader, find int, whole map[tableSet]bool) (*kernelState, error) {
 	ks := &kernelState{elements: map[elementKey][maxData]byte{}}
 	for _, f := range families {

@@ -12,14 +12,14 @@ import (
 // The rules that lead connections to a relay are here. They do nothing to packets without the mark, which a table of the relay's process sets: when that
 // ends, its table is gone, and every connection goes to an endpoint by the rules of skeleton.go.
 //
-// A comment that begins with "nft:" shows a rule as those of skeleton.go do.
+// A comment that begins with "nft:" shows a rule, as in skeleton.go.
 
 const (
 	chainRelay      = "relay" // and one for each view
 	chainRelayGuard = "relay-guard"
 )
 
-// listeners are those of the family.
+// listeners returns the listeners of the family.
 func (sk *skeleton) listeners() []Listener {
 	return slices.DeleteFunc(slices.Clone(sk.settings.Listeners), func(l Listener) bool { return l.Family != sk.f })
 }
@@ -43,7 +43,7 @@ func without(bits uint32) []nft.Expr {
 	return one(nft.Meta(nft.Reg0, nft.MetaMark), nft.Mask(nft.Reg0, ^bits, 0), nft.SetMeta(nft.Reg0, nft.MetaMark))
 }
 
-// withoutRelayMark returns the rules of a chain after which packets have no mark of the relay any more.
+// withoutRelayMark appends to the rules of a chain a rule that clears the relay's mark.
 func (sk *skeleton) withoutRelayMark(rules ...rule) []rule {
 	if len(sk.listeners()) == 0 {
 		return rules

@@ -59,9 +59,9 @@ func Check(s *state.Service) error {
 // renderer turns records into elements.
 type renderer struct {
 	settings *Settings
-	// shape decides which time-outs there are.
+	// shape decides which timeouts there are.
 	shape *shape
-	// own receives elements that belong to one service alone, but for those of lists.
+	// own receives elements that belong to one service alone, except the elements of lists.
 	own []element
 	// lists receives the service's lists of allowed clients, which may be long and are compared in their own way.
 	lists []allowedList
@@ -97,7 +97,7 @@ func (r *renderer) service(a *applied) {
 	r.above(a)
 }
 
-// above appends the elements of the frontends that are counted beside those of the record.
+// above appends the elements of the frontends that are counted in addition to the frontends of the record.
 func (r *renderer) above(a *applied) {
 	for _, above := range a.above {
 		b := r.begin(above.port, above.frontend)

@@ -18,7 +18,7 @@ import (
 // further hook. So it is a table of its own, and not a part of those that packets need.
 const ResetsName = "switchyard-resets"
 
-// ResetTables returns the tables of resets: that of IPv4 and that of IPv6.
+// ResetTables returns the tables of resets, for IPv4 and for IPv6.
 func ResetTables() []nft.Table {
 	return []nft.Table{resetTable(state.IPv4), resetTable(state.IPv6)}
 }
@@ -189,7 +189,7 @@ func (r *Resets) plan(now time.Time) *ResetPlan {
 	return &ResetPlan{r: r, now: now, found: [2]bool{r.state[0].exists, r.state[1].exists}}
 }
 
-// Clear plans that connections to endpoints which serve again are not reset any longer.
+// Clear plans that connections to endpoints which serve again are no longer reset.
 func (r *Resets) Clear(s *Serving, now time.Time) *ResetPlan {
 	p := r.plan(now)
 	p.del = s.back()
@@ -257,8 +257,8 @@ func HasSets(f state.Family, sk *nft.Skeleton) bool {
 	return !slices.ContainsFunc(resetSets(f), func(s nft.Set) bool { return !sk.HasSet(resetTable(f), &s) })
 }
 
-// Compare plans the difference between what the kernel holds and what is to be reset, given the endpoints that are to serve. Of a former
-// process, all is kept but those.
+// Compare plans the difference between what the kernel holds and what is to be reset, given the endpoints that are to serve. It keeps
+// all that an earlier process has left, except the endpoints that are to serve.
 func (r *Resets) Compare(s *Serving, found []Found, former bool, now time.Time) *ResetPlan {
 	p := r.plan(now)
 	for i := range found {

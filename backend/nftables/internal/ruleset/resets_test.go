@@ -67,7 +67,7 @@ func tcpPort(n int, internal, external []state.Endpoint) state.Port {
 	}
 }
 
-// TestGoneEndpoints goes through the ways in which an endpoint leaves a route. It is gone only when it is nowhere any more.
+// TestGoneEndpoints goes through the ways in which an endpoint leaves a route. It is gone only when it is in no place of the state.
 func TestGoneEndpoints(t *testing.T) {
 	one, two, three := endpointsOf(state.IPv4, 1, 1), endpointsOf(state.IPv4, 1, 2), endpointsOf(state.IPv4, 1, 3)
 	const second, third = "10.244.0.2:8080", "10.244.0.3:8080"
@@ -209,7 +209,7 @@ func TestResetBudgets(t *testing.T) {
 	}
 }
 
-// TestResetKeysAreWide: keys of both families are as wide as those of the set.
+// TestResetKeysAreWide: keys of both families are as wide as the keys of the set.
 func TestResetKeysAreWide(t *testing.T) {
 	for _, f := range families {
 		e := endpointsOf(f, 7, 1)[0].Addr

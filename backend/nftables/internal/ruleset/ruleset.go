@@ -20,7 +20,7 @@ import (
 // TableName is the name of our table in each family.
 const TableName = "switchyard"
 
-// Tables returns our tables: that of IPv4 and that of IPv6.
+// Tables returns our tables, for IPv4 and for IPv6.
 func Tables() []nft.Table { return []nft.Table{table(state.IPv4), table(state.IPv6)} }
 
 // Listener is where a relay takes connections of one family and protocol, from clients outside or from others.
@@ -31,7 +31,7 @@ type Listener struct {
 	At       netip.AddrPort
 }
 
-// Settings are what the tables depend on beside the state. A plan refers to them: they must not be changed.
+// Settings are what the tables depend on in addition to the state. A plan refers to them: they must not be changed.
 type Settings struct {
 	// LocalDetector recognizes connections of pods.
 	LocalDetector state.LocalDetector
@@ -47,7 +47,8 @@ type Settings struct {
 	// Whole are the records of Services of which a dataplane above this one serves a part. With Counters, the rules count connections to that, too, and
 	// leave them alone otherwise.
 	Whole map[state.ServiceName]*state.Service
-	// Listeners are those of a relay above this dataplane, and RelayMark is the bit of packet marks by which connections are led there.
+	// Listeners are the listeners of a relay above this dataplane. RelayMark is the bit of packet marks by which connections are led
+	// there.
 	Listeners []Listener
 	RelayMark uint32
 	// TableFlags are those that the tables have. A table with others is replaced.

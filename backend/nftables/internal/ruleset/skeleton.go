@@ -10,7 +10,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// The skeleton is all that a table holds beside elements. Rules look only at the first packet of a connection: base chains
+// The skeleton is all that a table holds apart from elements. Rules look only at the first packet of a connection: base chains
 // are of type nat, which later packets do not enter.
 //
 //	output ── [upstream] ── cluster-ip
@@ -318,9 +318,9 @@ func (sk *skeleton) spaceChains(s space) []nft.Chain {
 		// nft: meta mark set ip daddr . meta l4proto . th dport map @service-restricted meta mark set meta mark jump firewall
 		rules = append(rules, join(sk.hasNumber(s, restricted, dstAddr, proto, dstPort), one(nft.Jump(chainFirewall))))
 	}
-	// A frontend may become split, or cease to be, together with its masquerade rule. Looking twice makes sure that a
-	// client from outside never gets an endpoint elsewhere with the masquerade rule that is meant for local ones. Whichever
-	// view the packet looks at, it finds nothing there if a commit has changed that meanwhile, and comes to the other.
+	// A frontend may become split, or cease to be, together with its masquerade rule. Looking twice makes sure that a client from
+	// outside never gets an endpoint elsewhere with the masquerade rule that is meant for local ones. If a commit changes a view before
+	// the packet looks at it, the packet finds nothing there and comes to the other view.
 	picks, big := sk.picks(s, common)
 	rules = append(append(rules, toSplit, mark, toSplit), picks...)
 	rules = append(rules, toSplit, sk.pick(s, common, 1))
@@ -567,8 +567,9 @@ func (sk *skeleton) loopback() nft.Chain {
 	return c
 }
 
-// refuseOnLoopback refuses connections to NodePorts on ::1 that nobody serves there, if those of TCP are served: nothing is translated on ::1, and the
-// relay takes TCP to Services with endpoints only. The last lookup counts, and finds nothing if NodePorts are not served on ::1.
+// refuseOnLoopback refuses connections to NodePorts on ::1 that nobody serves there, if NodePorts of TCP are served there: nothing is
+// translated on ::1, and the relay takes TCP to Services with endpoints only. The last lookup counts, and finds nothing if NodePorts
+// are not served on ::1.
 func (sk *skeleton) refuseOnLoopback() (rules []rule) {
 	if sk.f != state.IPv6 {
 		return nil
@@ -685,7 +686,7 @@ func (sk *skeleton) firewallAgain(p state.Protocol) nft.Chain {
 	return nft.Chain{Name: protocolChain(chainFirewallAgain, p), Rules: sk.onlyAllowed(sk.isProto(p), key, origSrcAddr, one(nft.Drop()))}
 }
 
-// onlyAllowed returns rules that return for clients in a frontend's list and end with drops for connections of others. A list has its
+// onlyAllowed returns rules that return for clients in a frontend's list and end with drops for all other clients. A list has its
 // ranges in one set for each prefix length.
 func (sk *skeleton) onlyAllowed(match []nft.Expr, frontend []field, client field, drops []nft.Expr) []rule {
 	var rules []rule
@@ -744,7 +745,7 @@ func (sk *skeleton) learnChain(s space, p state.Protocol) string {
 }
 
 // learn remembers which endpoint a client of a port with affinity got, from the connection's translation, or goes on remembering it.
-// An endpoint that has just left the port has no number any longer, and is not remembered.
+// An endpoint that has just left the port has no number, and is not remembered.
 func (sk *skeleton) learn(s space, p state.Protocol) nft.Chain {
 	c := nft.Chain{Name: sk.learnChain(s, p)}
 	orig := []field{origDstAddr, proto, origDstPort}

@@ -59,7 +59,7 @@ func TestGoldenSkeleton(t *testing.T) {
 	checkGolden(t, goldenSkeleton, p.Write)
 }
 
-// testListeners are those of a relay.
+// testListeners are the listeners of a relay.
 var testListeners = []Listener{
 	{Family: state.IPv4, Protocol: state.TCP, At: netip.MustParseAddrPort("169.254.115.119:61871")},
 	{Family: state.IPv4, Protocol: state.TCP, Outside: true, At: netip.MustParseAddrPort("169.254.115.119:61872")},

@@ -12,7 +12,7 @@ import (
 type Affinity struct {
 	max      int
 	byClient map[visitor]*visit
-	// The visits in the order of the last connection: those that time out first come first, if all have the same time-out.
+	// The visits in the order of the last connection: the ones that time out first come first, if all have the same timeout.
 	oldest, newest *visit
 }
 

@@ -38,10 +38,10 @@ type Ejection struct {
 // route has a view, which has its endpoints in order of their load. Only endpoints with a load take memory in a view.
 type Loads struct {
 	byEndpoint map[netip.AddrPort]*load
-	// all are those of byEndpoint, in no order.
+	// all are the loads of byEndpoint, in no order.
 	all   []*load
 	views [plan.Routes]view
-	// generation is that of the view that was made last.
+	// generation is the generation of the view that was made last.
 	generation uint32
 	// ejected are those that get no new connections, in the order in which they were ejected. Some may have succeeded since.
 	ejected []ejection
@@ -162,7 +162,8 @@ func (l *Loads) rest() {
 	}
 }
 
-// atOnce bounds what a choice does of what earlier changes have left to do: endpoints whose time is over, and those of a route that has changed.
+// atOnce bounds how much of the work of earlier changes a choice does: for endpoints whose time is over, and for the endpoints of a
+// route that has changed.
 const atOnce = 512
 
 // readmit has endpoints get connections again whose time is over.

@@ -11,7 +11,8 @@ import (
 
 // Request is a connection that has to get an endpoint.
 type Request struct {
-	// Port is where it was addressed to, and Endpoints are those that it may get, in order: those of its route, which has the number Route.
+	// Port is where it was addressed to. Endpoints are the endpoints that it may get, in order: the endpoints of its route, which has
+	// the number Route.
 	Port      *plan.Port
 	Route     int
 	Endpoints []state.Endpoint

@@ -47,7 +47,7 @@ type Listen struct {
 
 // Interface is an interface of this machine that addresses can be added to.
 type Interface interface {
-	// Added returns those that Add has added, also in a former process.
+	// Added returns the addresses that Add has added, also in an earlier process.
 	Added() ([]netip.Addr, error)
 	Add(netip.Addr) error
 	Remove(netip.Addr) error
@@ -56,14 +56,14 @@ type Interface interface {
 // Relay is a relay. It implements [backend.Backend].
 type Relay struct {
 	log     *slog.Logger
-	ctx     context.Context // ends when nothing is relayed any longer
+	ctx     context.Context // ends when the relay stops
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	started chan struct{} // closed when there is a state
 	began   time.Time
 
 	loads ledger.Loads
-	// places are those of connections, and flowPlaces those of flows.
+	// places are the places of connections, and flowPlaces the places of flows.
 	places     *ledger.Room[*conn]
 	flowPlaces *ledger.Room[*flow]
 
@@ -73,7 +73,7 @@ type Relay struct {
 	next  *Options
 	node  *state.Node
 	table plan.Table
-	// sockets are those of each frontend that is served, by the address that they listen at.
+	// sockets are the sockets of each frontend that is served, by the address that they listen at.
 	sockets map[state.FrontendKey]map[netip.AddrPort]*socket
 	// unserved are services that have ports of protocols which cannot be relayed.
 	unserved map[state.ServiceName]bool
@@ -81,7 +81,7 @@ type Relay struct {
 	returning map[state.ServiceName]netip.AddrPort
 	// users counts what needs an address that was added to the interface: sockets and connections.
 	users map[netip.Addr]int
-	// stale are addresses that a former process has added, and that nothing here needs so far.
+	// stale are addresses that an earlier process has added, and that nothing here needs so far.
 	stale map[netip.Addr]bool
 
 	conns     map[state.ServiceName]map[*conn]bool
@@ -255,7 +255,7 @@ func (r *Relay) Problems() (errs []error) {
 	return append(errs, ledger.Problems(r.places.Note(), r.o.MaxConnections, r.flowPlaces.Note(), r.o.MaxUDPFlows, time.Now())...)
 }
 
-// Amounts returns those of connections and of flows. It may be called at any time.
+// Amounts returns the amounts of connections and of flows. It may be called at any time.
 func (r *Relay) Amounts() [2]ledger.Amount {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -321,7 +321,7 @@ func (r *Relay) sync(keys map[state.FrontendKey]bool) (result backend.Result) {
 	return result
 }
 
-// portOf returns the port that has a frontend, nil if there is none: a node port is not served in the place of an address.
+// portOf returns the port that has a frontend, nil if there is none: a node port is not served instead of an address.
 func (r *Relay) portOf(key state.FrontendKey) *plan.Port {
 	p, _ := r.lookup(key)
 	return p
@@ -354,7 +354,7 @@ func (r *Relay) addrsOf(key state.FrontendKey, host func() []netip.Addr) []netip
 	return slices.DeleteFunc(slices.Clone(r.node.NodePorts.Select(host(), r.node)), func(a netip.Addr) bool { return state.FamilyOf(a) != key.Family })
 }
 
-// Verify implements [backend.Backend]: it adds addresses that are gone, and listens where nobody does any more.
+// Verify implements [backend.Backend]: it adds addresses that are gone, and listens where nothing listens.
 func (r *Relay) Verify(context.Context) (backend.Result, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -420,7 +420,7 @@ func (r *Relay) remove(addr netip.Addr) {
 	}
 }
 
-// removeStale removes what a former process has added, and nothing needs.
+// removeStale removes what an earlier process has added, and nothing needs.
 func (r *Relay) removeStale() {
 	for addr := range r.stale {
 		r.remove(addr)
@@ -491,7 +491,7 @@ func (r *Relay) dialed(c *choice, rule balance.Ejection, err error) {
 	}
 }
 
-// settle ends what is carried to endpoints that do not serve any longer, of these services. The caller holds mu.
+// settle ends what is carried to endpoints that no longer serve, of these services. The caller holds mu.
 func (r *Relay) settle(names map[state.ServiceName]bool) {
 	for name := range names {
 		for f := range r.ofService[name] {

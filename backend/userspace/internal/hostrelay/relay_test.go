@@ -326,8 +326,9 @@ func TestListen(t *testing.T) {
 	}
 }
 
-// TestAddresses: an address that this machine lacks is added to the interface and removed if it cannot be used, or is not needed any more; so are
-// those that a former process has added. A Service whose address and port cannot be listened at is named, with the reason.
+// TestAddresses: an address that this machine lacks is added to the interface. It is removed if it cannot be used, or is no longer
+// needed. The addresses that an earlier process has added are removed likewise. A Service whose address and port cannot be listened at
+// is named, with the reason.
 func TestAddresses(t *testing.T) {
 	stale := netip.MustParseAddr("192.0.2.9")
 	n := newNode(t, nil, stale)

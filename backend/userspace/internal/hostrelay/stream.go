@@ -85,7 +85,7 @@ func (r *Relay) awaitState() bool {
 	}
 }
 
-// acceptPause is how long nothing is accepted after a failure, such as for want of memory.
+// acceptPause is how long nothing is accepted after a failure, such as a lack of memory.
 const acceptPause = 50 * time.Millisecond
 
 // accept accepts connections until the socket is closed.

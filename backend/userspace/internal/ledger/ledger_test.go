@@ -59,8 +59,8 @@ func (c *crowd) held(is func(ledger.Owner) bool) (n int) {
 	return n
 }
 
-// TestAttackerHasOwnPlaces: whoever fills a room, with one client or many, by one Service or many, at a Service of their own or at another's, takes no place
-// of those that have fewer.
+// TestAttackerHasOwnPlaces: an attacker fills a room, with one client or many, by one Service or many, at an own Service or at
+// another's. The attacker takes no place of owners that have fewer.
 func TestAttackerHasOwnPlaces(t *testing.T) {
 	for name, attack := range map[string]func(n int) ledger.Owner{
 		"one client":        func(int) ledger.Owner { return owner("evil", "a", "10.1.0.1") },

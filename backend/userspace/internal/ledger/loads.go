@@ -1,5 +1,5 @@
-// Package ledger keeps the books of a relay: how the endpoints of each Service port are doing, and whose connections there are, so that nobody takes the
-// room of others.
+// Package ledger keeps the books of a relay: how the endpoints of each Service port are doing, and whose connections there are, so that nobody takes
+// another client's room.
 package ledger
 
 import (
@@ -25,7 +25,7 @@ type Loads struct {
 	// Visits are the clients with affinity.
 	Visits Visits
 
-	mu sync.Mutex // guards all below. It is taken when an endpoint has failed or has taken a connection again, after that of a port
+	mu sync.Mutex // guards all below. It is taken when an endpoint has failed or has taken a connection again, after the mutex of a port
 	// failing are the endpoints that have failed, the one whose last failure is oldest first: failingKey.
 	failing   list.List
 	byFailing map[failingKey]*list.Element
@@ -36,7 +36,7 @@ type failingKey struct {
 	endpoint netip.AddrPort
 }
 
-// port is the endpoints of one port. It is kept for a while when none of them has a load any longer.
+// port is the endpoints of one port. It is kept for a while when none of them has a load.
 type port struct {
 	mu    sync.Mutex
 	loads balance.Loads

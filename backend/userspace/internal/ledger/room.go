@@ -12,8 +12,8 @@ import (
 
 // Room is the places of what is carried, each with whose it is. When there are too many, one of those has to go who have the most: the namespace with the
 // most connections, of it the Service with the most, of that the client with the most, and of its connections the one that was used least recently. So
-// nobody takes the places of others, with one client or with many, at a Service of their own or at another's. As long as there is room, anybody may have
-// any number.
+// nobody takes another owner's places, with one client or with many, at a Service of their own or at another's. As long as there is
+// room, anybody may have any number.
 //
 // Every method costs the logarithm of the number of namespaces, Services and clients. Its methods may be called concurrently. The zero value is not valid:
 // see NewRoom.
@@ -97,7 +97,7 @@ func (n *Note) Problem(what, field string, most int, now time.Time) error {
 		"find out what holds so many, or raise the limit of open files (LimitNOFILE=) and %[3]s", most, what, field, n.Heaviest.Service, n.Held, n.Heaviest.Client, n.Ended)
 }
 
-// Problems are those of a relay, by the notes of its connections and flows.
+// Problems returns the problems of a relay, by the notes of its connections and flows.
 func Problems(conns Note, mostConns int, flows Note, mostFlows int, now time.Time) (problems []error) {
 	for _, err := range []error{
 		conns.Problem("TCP connections", "userspace.maxConnections", mostConns, now), flows.Problem("UDP flows", "userspace.maxUDPFlows", mostFlows, now),
@@ -187,8 +187,8 @@ func (r *Room[T]) Amount(most int) Amount {
 // last ones then.
 const looked = 16
 
-// MakeRoom takes a place away, if more than most are taken. Of those with equally many, it is that of newest, which may be nil. The item is the caller's to
-// end.
+// MakeRoom takes a place away, if more than most are taken. Among owners with equally many places, the owner of newest loses one; newest may
+// be nil. The item is the caller's to end.
 func (r *Room[T]) MakeRoom(most int, newest *Place[T], now time.Time) (item T, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -221,7 +221,7 @@ type holder[T Item] struct {
 	key    Owner
 	within *holder[T] // nil for all
 	held   int
-	// heaviest is a heap of the parts, and at the place in that of within.
+	// heaviest is a heap of the parts, and at the place in the heap of within.
 	heaviest ranks[T]
 	at       int
 	items    *Place[T] // the ring of a client

@@ -157,9 +157,9 @@ func (t *Table) withdraw(e *service) {
 	}
 }
 
-// LeadsBack reports whether an endpoint of a service is a frontend of the same service, or the cluster IP of any: a connection to it would be relayed again. Other
-// frontends are addresses that anybody may name as those of his own Service, and an endpoint of somebody else may have them. isLocal reports whether an address
-// is one of this machine's, all of which may serve NodePorts.
+// LeadsBack reports whether an endpoint of a service is a frontend of the same service, or the cluster IP of any: a connection to it
+// would be relayed again. Anybody may name any other frontend's address in a Service of their own, and another owner's endpoint may
+// have that address. isLocal reports whether an address is one of this machine's, all of which may serve NodePorts.
 func (t *Table) LeadsBack(name state.ServiceName, k Kind, endpoint netip.AddrPort, isLocal func(netip.Addr) bool) bool {
 	p, frontend, key := t.Lookup(k, endpoint)
 	switch {
