@@ -117,7 +117,7 @@ protocols: ## Check the protocols: style, no breaking change of what is publishe
 check check-windows boards consumer dns page manifests: export CGO_ENABLED := 0
 check check-windows boards consumer dns page manifests: export GOFLAGS := -trimpath -tags=$(TAGS)
 
-check: protocols ## Protocols, formatting, vet, staticcheck and go fix
+check: protocols prose ## Protocols, English, formatting, vet, staticcheck and go fix
 	@echo "== gofmt"
 	@out=$$(gofmt -l .); if [ -n "$$out" ]; then echo "not formatted (fix with: gofmt -w .):"; echo "$$out"; exit 1; fi
 	@$(GO) build -modfile=tools/go.mod -o bin/staticcheck honnef.co/go/tools/cmd/staticcheck
@@ -140,10 +140,13 @@ check-windows: ## Vet and staticcheck of all that is built for Windows
 	done
 	@GOOS=windows bin/staticcheck ./internal/winkernel/... ./backend/userspace/... ./node ./server ./test/windows
 
-prose: ## Check the English of Markdown, proto files and Go comments: words, inverted sentences, sentences over 25 words (a C compiler, once)
+# Vale parses comments with a parser in C.
+prose: ## Check the English of Markdown, proto files and Go comments (needs a C compiler)
 	@echo "== prose"
-	@cd tools/prose && $(GO) build -o ../../bin/vale github.com/vale-cli/vale/v3/cmd/vale
-	@git ls-files '*.go' '*.md' '*.proto' | grep -vE '\.pb\.go$$|_bpfel|testdata/' | xargs bin/vale --config tools/prose/.vale.ini --output line --minAlertLevel warning
+	@if command -v $$($(GO) env CC) >/dev/null; then \
+		(cd tools/prose && CGO_ENABLED=1 GOFLAGS= $(GO) build -o ../../bin/vale github.com/vale-cli/vale/v3/cmd/vale) && \
+		git ls-files '*.go' '*.md' '*.proto' | grep -vE '\.pb\.go$$|_bpfel|testdata/' | xargs bin/vale --config tools/prose/.vale.ini --output line --minAlertLevel warning; \
+	else echo "== without prose: Vale needs a C compiler, such as gcc"; fi
 
 vuln: ## Look for known vulnerabilities in what is called (needs a network; VULNDB=file:///path for a copy of the database)
 	@$(GO) build -modfile=tools/go.mod -o bin/govulncheck golang.org/x/vuln/cmd/govulncheck

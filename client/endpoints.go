@@ -79,7 +79,7 @@ func (epc *EndpointsClient) DefaultFlags(flags FlagSet) {
 	flags.Uint64Var(&epc.Rev, "rev", epc.Rev, "revision of the state to resume from")
 	flags.DurationVar(&epc.ErrorDelay, "error-delay", cmp.Or(epc.ErrorDelay, time.Second), "pause before trying again after an error")
 	flags.StringVar(&epc.Node, "node", epc.Node, "node whose state is wanted (default: the one that the server is for)")
-	flags.StringVar(&epc.users, "socket-users", "", "users, by name or number, separated by commas, whose processes may serve a unix socket, beside root and this process's own")
+	flags.StringVar(&epc.users, "socket-users", "", "users, by name or number, separated by commas, whose processes may serve a unix socket, in addition to root and this process's user")
 	flags.StringVar(&epc.files.CA, "tls-ca", "", "file with the certificate authorities that may vouch for the server; any --tls flag turns TLS on")
 	flags.StringVar(&epc.files.Cert, "tls-cert", "", "file with the client's certificate")
 	flags.StringVar(&epc.files.Key, "tls-key", "", "file with the key of the client's certificate")

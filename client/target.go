@@ -74,8 +74,8 @@ func (t target) mayBePlain() error {
 	if t.local {
 		return nil
 	}
-	return fmt.Errorf("target %q is not on this host for certain, and without TLS anyone on the way could send the connections of all "+
-		"pods elsewhere: set the certificate authority (--tls-ca, or TLS in the options), or use a unix socket, a named pipe or a loopback address", t.text)
+	return fmt.Errorf("target %q may be on another host, and without TLS anyone on the way could redirect the connections of all pods; "+
+		"set the certificate authority (--tls-ca, or TLS in the options), or use a unix socket, a named pipe or a loopback address", t.text)
 }
 
 func isLoopback(host string) bool {

@@ -111,7 +111,7 @@ func agree[T interface {
 	case own == nil:
 		return api
 	case api != nil && !(*own).Equal(*api):
-		a.overrides = append(a.overrides, fmt.Errorf("%s is %v here and %v at the server of the API, and what is set here counts: "+
+		a.overrides = append(a.overrides, fmt.Errorf("%s is %v here and %v at the server of the API, and the value here counts: "+
 			"leave it out here, or set the same at both", a.fieldName(path), *own, *api))
 	}
 	return own

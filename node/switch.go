@@ -143,12 +143,12 @@ func (s *switchable) findLeftovers(ctx context.Context, chosen dataplane) {
 		}
 		held, err := d.programmed(s.config)
 		if err != nil {
-			s.log.Warn("cannot look for what a former process has programmed in another mode", "mode", d.mode, "error", err)
+			s.log.Warn("cannot look for rules that a previous process has left in another mode", "mode", d.mode, "error", err)
 		}
 		if !held {
 			continue
 		}
-		s.log.Info("a former process has left its dataplane", "mode", d.mode)
+		s.log.Info("a previous process has left its dataplane", "mode", d.mode)
 		if err := s.retireLeftover(ctx, d); err != nil {
 			s.log.Warn("connections that it carries end", "mode", d.mode, "error", err)
 		}
@@ -426,7 +426,7 @@ func (s *switchable) Verify(ctx context.Context) (backend.Result, error) {
 		if r.missed != nil {
 			s.show(ctx, r, r.missed)
 		} else if _, err := r.top.Verify(ctx); err != nil {
-			s.log.Warn("cannot verify the dataplane of a former mode", "mode", r.mode, "error", err)
+			s.log.Warn("cannot verify the dataplane of the previous mode", "mode", r.mode, "error", err)
 		}
 		s.endRetired(ctx, r)
 	}
@@ -475,7 +475,7 @@ func (s *switchable) show(ctx context.Context, r *retired, u *state.Update) {
 	}
 	r.missed = nil
 	if _, err := r.top.Apply(ctx, u); err != nil {
-		s.log.Warn("cannot update the dataplane of a former mode, trying again", "mode", r.mode, "error", err)
+		s.log.Warn("cannot update the dataplane of the previous mode, trying again", "mode", r.mode, "error", err)
 		r.missed = u
 		return
 	}
@@ -529,13 +529,13 @@ func (s *switchable) endRetired(ctx context.Context, r *retired) {
 		return
 	}
 	if carried := r.top.Carried(); carried > 0 {
-		s.log.Warn("the dataplane of a former mode ends with what it carries", "mode", r.mode, "after", retirement, "carried", carried)
+		s.log.Warn("the dataplane of the previous mode ends with the connections that it carries", "mode", r.mode, "after", retirement, "carried", carried)
 	}
 	s.forget(r)
 	r.unfollow()
 	s.closed(r.top)
 	if err := r.top.Close(); err != nil {
-		s.log.Warn("cannot close the dataplane of a former mode", "mode", r.mode, "error", err)
+		s.log.Warn("cannot close the dataplane of the previous mode", "mode", r.mode, "error", err)
 	}
 	s.leftOver(r.dataplane, s.config)
 	s.removeLeftovers(ctx)
@@ -563,11 +563,11 @@ func (s *switchable) removeLeftovers(ctx context.Context) {
 	s.leftovers = nil
 	for _, l := range left {
 		if err := s.inside.Do(func() error { return l.remove(ctx, l.config, s.servesLoopback()) }); err != nil {
-			s.log.Warn("cannot remove the dataplane of a former mode, trying again", "mode", l.mode, "error", err)
+			s.log.Warn("cannot remove the dataplane of the previous mode, trying again", "mode", l.mode, "error", err)
 			s.leftovers = append(s.leftovers, l)
 			continue
 		}
-		s.log.Info("the kernel holds nothing any more of a mode that is not in use", "mode", l.mode)
+		s.log.Info("removed the rules of the previous mode", "mode", l.mode)
 	}
 }
 

@@ -166,7 +166,7 @@ func TestFormerModeIsRemovedByItsConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a.holds || a.removed != was {
-		t.Errorf("the former mode is still there (%v), or was removed by another configuration than its own (%v)", a.holds, a.removed != was)
+		t.Errorf("the previous mode is still there (%v), or was removed by another configuration than its own (%v)", a.holds, a.removed != was)
 	}
 }
 
@@ -183,7 +183,7 @@ func TestSwitchToLeftover(t *testing.T) {
 	}
 	mustApply(t, s, all)
 	if a.holds || !b.holds {
-		t.Errorf("the kernel holds %v of the former mode and %v of the one in use", a.holds, b.holds)
+		t.Errorf("the kernel holds %v of the previous mode and %v of the one in use", a.holds, b.holds)
 	}
 }
 
@@ -212,11 +212,11 @@ func TestSwitchWithoutState(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := s.Verify(t.Context()); err != nil || !a.holds {
-		t.Errorf("the kernel holds %v of the former mode: %v", a.holds, err)
+		t.Errorf("the kernel holds %v of the previous mode: %v", a.holds, err)
 	}
 	mustApply(t, s, all)
 	if a.holds || !b.holds {
-		t.Errorf("the kernel holds %v of the former mode and %v of the one in use", a.holds, b.holds)
+		t.Errorf("the kernel holds %v of the previous mode and %v of the one in use", a.holds, b.holds)
 	}
 }
 

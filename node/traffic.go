@@ -151,7 +151,7 @@ func (n *Node) notCounted() error {
 	case !own:
 		return errors.New("this dataplane does not count connections")
 	case !canCount(n.config.Load()):
-		return fmt.Errorf("connections are counted in %s, and this node's mode is %s: set %s to another one, or leave userspace.listen empty, and set %s to true",
+		return fmt.Errorf("connections are counted in %s, but this node's mode is %s: set %s to another one, or leave userspace.listen empty; and set %s to true",
 			countingText, n.proxyMode(), n.fieldName("mode"), field)
 	}
 	return fmt.Errorf("connections are not counted: set %s to true in the configuration file", field)

@@ -98,8 +98,8 @@ func isStandalone(c *config.Config, goos string) bool {
 }
 
 // errStandalone is why the dataplane stays as it is.
-var errStandalone = errors.New("mode: a relay that listens on addresses of the host (userspace.listen, and always on Windows) cannot take the place of another " +
-	"dataplane, nor can another one take its place, while the process runs: restart it")
+var errStandalone = errors.New("mode: a relay that listens on addresses of the host (userspace.listen, and always on Windows) cannot replace another " +
+	"dataplane, or be replaced, while the process runs: restart it")
 
 func openStandaloneRelay(_ context.Context, c *config.Config, o DataplaneOptions, _ *nftablesDataplane) (Dataplane, error) {
 	d := &standaloneRelay{userspaceDataplane{options: o}, c.Userspace.DrainTimeout.Duration}

@@ -356,7 +356,7 @@ func (b *Backend) load() error {
 	b.ender.use(h.programs.Maps["connections"])
 	if old != nil {
 		if err := old.close(); err != nil {
-			b.log.Warn("former programs could not be closed", "error", err)
+			b.log.Warn("cannot close the previous programs", "error", err)
 		}
 	}
 	return nil

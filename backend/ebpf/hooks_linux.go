@@ -50,8 +50,8 @@ func openCgroup(o *Options, cookie uint64) (*os.File, error) {
 		return programs.OpenCgroup(o.CgroupPath)
 	}
 	if o.Namespaces == nil && cookie != firstNamespace {
-		return nil, errors.New("this node shares its kernel with others, as its network namespace is not the kernel's first one: " +
-			"set ebpf.cgroupPath to the cgroup that all its processes are in, and no others")
+		return nil, errors.New("this node shares its kernel with other nodes: its network namespace is not the kernel's first one; " +
+			"set ebpf.cgroupPath to the cgroup of this node's processes")
 	}
 	return programs.RootCgroup()
 }

@@ -133,7 +133,7 @@ func (b *Backend) destroyAll(removed bool) (bool, error) {
 			}
 			removed = removed || len(kept) < len(names)
 			if names = kept; len(kept) > 0 && time.Now().After(deadline) {
-				return removed, fmt.Errorf("iptables: rules of others refer to ipset %s: delete them, and try again", kept[0])
+				return removed, fmt.Errorf("iptables: ipset %s is used by rules that are not Switchyard's: delete these rules, and try again", kept[0])
 			}
 		}
 	}

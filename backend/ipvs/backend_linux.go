@@ -258,7 +258,7 @@ func (b *Backend) watch(ctx context.Context, base <-chan struct{}) {
 		case <-b.addrs.Changed():
 		case l, ok := <-links:
 			if !ok {
-				b.log.Warn("devices are not watched any longer: the loss of one is found with the next verification", "device", ifaddr.ServiceDevice)
+				b.log.Warn("stopped watching devices: the next verification finds a lost device", "device", ifaddr.ServiceDevice)
 				links = nil
 				continue
 			}

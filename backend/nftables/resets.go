@@ -29,7 +29,7 @@ type resets struct {
 func (b *Backend) commitResets(p *ruleset.ResetPlan) (int, error) {
 	n, err := b.commitResetsAtOnce(p)
 	if errors.Is(err, nft.ErrNoRoom) {
-		b.log.Warn("no room to reset connections to endpoints that are gone; those to endpoints that are gone so far are not reset any longer",
+		b.log.Warn("no room to reset connections to removed endpoints; connections to endpoints that were removed before are no longer reset",
 			"error", err, "remedy", moreRoom)
 		p.GiveUp()
 		n, err = b.commitResetsAtOnce(p)
@@ -148,7 +148,7 @@ func (b *Backend) addResets() (written int) {
 // warnDropped warns if more than before was not reset.
 func (b *Backend) warnDropped(before int) {
 	if n := b.resets.Dropped - before; n > 0 {
-		b.log.Warn("too many endpoints are gone to reset all connections; clients of the others wait for their time-outs",
+		b.log.Warn("too many removed endpoints to reset all connections; the other clients wait for their timeouts",
 			"notReset", n, "mostEndpoints", ruleset.MaxGone)
 	}
 }

@@ -155,7 +155,7 @@ func (b *Backend) openRelay(o Options) (err error) {
 		return err
 	}
 	if err := b.takeOver(); err != nil {
-		b.log.Warn("connections of a former process are not taken over", "error", err)
+		b.log.Warn("connections of the previous process are not taken over", "error", err)
 	}
 	return nil
 }

@@ -370,7 +370,7 @@ func (b *Backend) inherit(h *inheritance) error {
 			}
 		}
 	}
-	b.log.Info("what a former process had open goes on here", "connections", conns, "flows", flows)
+	b.log.Info("took over connections and flows of the previous process", "connections", conns, "flows", flows)
 	return errors.Join(errs...)
 }
 
@@ -464,7 +464,7 @@ func (b *Backend) listen(k plan.Kind, addr netip.Addr, patience time.Time) error
 		}
 		b.own = true
 		if want := preferredPorts[class]; at.Port() != want {
-			taken := fmt.Errorf("another process has port %d of %v at %v, so that the relay has port %d: find that process with ss -lnp 'sport = %d', and end it",
+			taken := fmt.Errorf("another process has port %d of %v at %v, so the relay has port %d: find the process with ss -lnp 'sport = %d', and end it",
 				want, k.Protocol, addr, at.Port(), want)
 			b.log.Warn("a port of the relay is taken", "error", taken)
 			b.taken = append(b.taken, takenPort{k, netip.AddrPortFrom(addr, want), taken})

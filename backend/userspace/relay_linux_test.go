@@ -705,7 +705,7 @@ func TestHandover(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(patience):
-		t.Fatalf("the former process has %d connections left", old.Carried())
+		t.Fatalf("the earlier process has %d connections left", old.Carried())
 	}
 	old.Backend.Close()
 	if after := talk(); after != before { // the same client of the same server
@@ -762,7 +762,7 @@ func TestHandoverWhileDialing(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(patience):
-		t.Errorf("the former process has %d connections left", old.Carried())
+		t.Errorf("the earlier process has %d connections left", old.Carried())
 	}
 	cancel()
 	old.Backend.Close()

@@ -183,7 +183,7 @@ func meetPredecessor() (*net.UnixConn, error) {
 			return nil, nil // it has nothing left
 		}
 	}
-	return nil, fmt.Errorf("a former process shows itself in table %s, but does not hand over: %w", predecessorTable.Name, os.ErrDeadlineExceeded)
+	return nil, fmt.Errorf("a previous process shows itself in table %s, but does not hand over: %w", predecessorTable.Name, os.ErrDeadlineExceeded)
 }
 
 // receive returns the connection that the other end has sent, nil if there is none yet. The other end has seen in the table then whom it has sent it to.

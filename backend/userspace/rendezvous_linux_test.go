@@ -121,7 +121,7 @@ func TestHandoverToStrangers(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(10 * time.Second):
-		t.Errorf("the former process still has %d connections", old.Carried())
+		t.Errorf("the earlier process still has %d connections", old.Carried())
 	}
 	old.Backend.Close()
 	talk()

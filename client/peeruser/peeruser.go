@@ -24,8 +24,8 @@ type Error struct {
 
 // Error implements [error].
 func (e *Error) Error() string {
-	return fmt.Sprintf("the process at the other end of the socket is one of user %d, which is neither root nor user %d as this process, "+
-		"and is not listed", e.User, os.Geteuid())
+	return fmt.Sprintf("the process at the other end of the socket runs as user %d, who is neither listed nor root nor this "+
+		"process's user %d", e.User, os.Geteuid())
 }
 
 // Users are users whose processes may be at the other end, in addition to root and the user of this process. The zero

@@ -47,14 +47,14 @@ func newApplyCommand() *cobra.Command {
 	}
 	cmd.AddCommand(newApplyModeCommand(config.ModeNFTables, configfile.KindNFTables, `Apply nftables follows the state of this node, which 'switchyard serve' or a relay serves, and
 programs the kernel accordingly. It needs root, and no access to Kubernetes.`))
-	cmd.AddCommand(newApplyModeCommand(config.ModeEBPF, configfile.KindEBPF, `Apply ebpf is 'switchyard apply nftables' with socket hooks above: the kernel translates most
+	cmd.AddCommand(newApplyModeCommand(config.ModeEBPF, configfile.KindEBPF, `Apply ebpf is 'switchyard apply nftables' with socket hooks above. The kernel translates most
 TCP connections of this node's pods and processes once, when they connect (docs/ebpf.md).
-Where it refuses the hooks, nftables does all of it, with a warning.`))
+If it refuses the hooks, nftables translates all connections, and a warning is logged.`))
 	cmd.AddCommand(newApplyModeCommand(config.ModeIPTables, configfile.KindIPTables, `Apply iptables is 'switchyard apply nftables' with iptables and IP sets instead (docs/iptables.md).
 It needs the programs of iptables on this node, and CAP_NET_RAW.`))
-	cmd.AddCommand(newApplyModeCommand(config.ModeIPVS, configfile.KindIPVS, `Apply ipvs is 'switchyard apply nftables' with IPVS above: the kernel's virtual servers spread
-what treats all clients alike, by the scheduler that the file names (docs/ipvs.md).`))
-	cmd.AddCommand(newApplyModeCommand(config.ModeUserspace, configfile.KindUserspace, `Apply userspace is 'switchyard apply nftables' with a relay above: this process accepts the TCP
+	cmd.AddCommand(newApplyModeCommand(config.ModeIPVS, configfile.KindIPVS, `Apply ipvs is 'switchyard apply nftables' with IPVS above. The kernel's virtual servers balance the
+frontends that treat all clients alike, by the scheduler that the file names (docs/ipvs.md).`))
+	cmd.AddCommand(newApplyModeCommand(config.ModeUserspace, configfile.KindUserspace, `Apply userspace is 'switchyard apply nftables' with a relay above. This process accepts the TCP
 connections and UDP flows of Services and continues them to endpoints (docs/userspace.md).`))
 	cmd.AddCommand(newApplyModeCommand(config.ModeKernelspace, configfile.KindWinkernel, `Apply kernelspace is 'switchyard apply nftables' on Windows: it programs the load balancers of
 the host network service (docs/windows.md). It needs the rights of an administrator. This mode is
@@ -90,9 +90,9 @@ for a while follows the API server itself, until a relay answers again.`,
 	f.StringVar(&o.tls.Cert, "tls-cert", "", "certificate to show, with the common name system:node:NAME and the organisation system:nodes")
 	f.StringVar(&o.tls.Key, "tls-key", "", "key of the certificate to show")
 	f.StringVar(&o.tls.ServerName, "tls-server-name", "", "name that the server's certificate must have (default: the host in --api)")
-	f.StringSliceVar(&o.users, "socket-users", nil, "users whose processes may serve a unix socket in --api, by name or number, beside root and this process's own")
+	f.StringSliceVar(&o.users, "socket-users", nil, "users whose processes may serve a unix socket in --api, by name or number, in addition to root and this process's user")
 	f.StringVar(&o.node, "node", "", "name of this node (default: the one that the server is for, or that the certificate names; with --fallback the host's name)")
-	o.routing.register(f, "; leave it out to go by the API, which names that of the server")
+	o.routing.register(f, "; leave it out to use the server's value, which the API carries")
 	o.dataplane.register(f, "of kind "+kind+" or KubeProxyConfiguration")
 	f.BoolVar(&o.ports, "health-check-node-ports", true, "answer load balancers on the health check node ports of Services; false if 'switchyard serve' does")
 	f.BoolVar(&o.fallback, "fallback", false, "follow the API server while no relay answers; of the flags about routing, all but --cluster-cidr and --nodeport-addresses count only then, and these two override the API")

@@ -19,7 +19,7 @@ import (
 func newConfigCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Check and convert configuration files, also those of kube-proxy",
+		Short: "Check and convert configuration files, also kube-proxy's",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -28,11 +28,11 @@ func newConfigCommand() *cobra.Command {
 }
 
 // filesUsage says what the commands read.
-const filesUsage = `Of several files, and several documents in a file, one is the KubeProxyConfiguration, and others
-are KubeProxyInstanceConfigurations with what one node has of its own. The files may be made for
-others, too: a ConfigMap stands for the configuration in it, and other documents, such as those for
-kubeadm, are skipped. The file of a single dataplane, such as a NFTablesConfiguration, takes the place of
-the KubeProxyConfiguration. - stands for standard input.`
+const filesUsage = `Of several files, and several documents in a file, one is the KubeProxyConfiguration. The others
+are KubeProxyInstanceConfigurations with the settings of one node. A ConfigMap stands for the
+configuration in it, and other documents, such as kubeadm's, are skipped. The file of a single
+dataplane, such as a NFTablesConfiguration, may replace the KubeProxyConfiguration. - stands for
+standard input.`
 
 func newConfigConvertCommand() *cobra.Command {
 	var out, version string
@@ -40,8 +40,8 @@ func newConfigConvertCommand() *cobra.Command {
 		Use:   "convert FILE...",
 		Short: "Write a configuration in the latest version, v1alpha2, or back in v1alpha1",
 		Long: `Convert reads a configuration of any version, such as the ConfigMap kube-proxy, and writes it as one
-file, with every field. Comments go with their fields. What lands elsewhere or nowhere is named on
-standard error, with the warnings that a command which takes the file would log. A kind for a single
+file, with every field. Comments go with their fields. Standard error names the fields that move or
+are dropped, with the warnings that a command which takes the file would log. A kind for a single
 dataplane has one version, which is written.
 
 ` + filesUsage,

@@ -53,11 +53,11 @@ func newDoctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look for what keeps a service proxy on this node from working",
-		Long: `Doctor looks at this node: what the kernel has for each dataplane, what other proxies left or do,
-sysctls, firewalls, connection tracking, ports, permissions, the API server, a relay, the clock, and
-what a running proxy says of itself. Each finding comes with what it means and what to do.
+		Long: `Doctor looks at this node: the kernel's support for each dataplane, other proxies and their leftovers,
+sysctls, firewalls, connection tracking, ports and permissions. It also looks at the API server, a
+relay, the clock, and the status of a running proxy. Each finding says what it means and what to do.
 
-It changes nothing, and works beside a running proxy and without one. Run it as root, in the network
+It changes nothing, and works with and without a running proxy. Run it as root, in the network
 namespace of the node: on the node itself, or by kubectl exec in the proxy's pod.
 
 The exit code is 0 if there are no faults, 1 if there are, and 2 for mistakes in the command line.`,
@@ -70,17 +70,17 @@ The exit code is 0 if there are no faults, 1 if there are, and 2 for mistakes in
 	}
 	f := cmd.Flags()
 	f.Var(&o.files, "config", "configuration file of the node's proxy, or - for standard input: the mode, the API server and the address of /healthz are taken from it")
-	f.StringVar(&o.mode, "mode", "", "dataplane that the proxy is to use (default: that of the configuration, or of the running process, or nftables)")
+	f.StringVar(&o.mode, "mode", "", "dataplane that the proxy is to use (default: the mode of the configuration, or of the running process, or nftables)")
 	o.socket.register(f)
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server (default: that of the configuration, or the pod's service account, if there is one)")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server (default: the configuration's, or the pod's service account, if there is one)")
 	f.StringVar(&o.master, "master", "", "address of the API server, in place of the kubeconfig's")
 	f.StringVar(&o.api, "api", "", "relay or other server that a dataplane on this node would follow, as for 'switchyard apply'")
 	f.StringVar(&o.tls.CA, "tls-ca", "", "authorities that vouch for that server, in PEM")
 	f.StringVar(&o.tls.Cert, "tls-cert", "", "certificate to show it")
 	f.StringVar(&o.tls.Key, "tls-key", "", "key of that certificate")
 	f.StringVar(&o.tls.ServerName, "tls-server-name", "", "name that its certificate must have (default: the host in --api)")
-	f.StringSliceVar(&o.users, "socket-users", nil, "users whose processes may serve a unix socket in --api, beside root and this process's own")
-	f.StringVar(&o.node, "node", "", "name of this Node (default: that of the configuration, or of the running process, or the host's name)")
+	f.StringSliceVar(&o.users, "socket-users", nil, "users whose processes may serve a unix socket in --api, in addition to root and this process's user")
+	f.StringVar(&o.node, "node", "", "name of this Node (default: the name in the configuration, or of the running process, or of the host)")
 	f.StringVar(&o.nodePorts, "node-port-range", "30000-32767", "the API server's --service-node-port-range")
 	f.Var(&o.health, "healthz-address", "IP and port at which a running proxy answers /healthz")
 	f.DurationVar(&o.timeout, "timeout", 5*time.Second, "how long each server may take to answer")

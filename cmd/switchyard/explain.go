@@ -41,22 +41,23 @@ func newExplainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain FROM TO",
 		Short: "Say why a connection goes where it goes, or nowhere",
-		Long: `Explain says what a node does with a connection to a Service, and why: the frontend, what the
-client counts as, each policy that applies, every endpoint with the reason why it gets connections
-or not, whose address the server sees, and how answers come back. It needs no rights on the node.
+		Long: `Explain says what a node does with a connection to a Service, and why. It shows the frontend, the
+kind of client, each policy that applies, and every endpoint with the reason why it gets connections
+or not. It also shows whose address the server sees, and how answers come back. It needs no rights
+on the node.
 
 FROM is pod/NAMESPACE/NAME, node, outside or an IP address. TO is svc/NAMESPACE/NAME[:PORT], PORT
 being a name or a number, or IP:PORT[/PROTOCOL].
 
-Beside a running proxy, it is that which answers, through its admin API (--socket), by its own objects
-and configuration. With --source or --kubeconfig, and where no process serves that socket, the
-objects come from manifests (--source, also - for standard input) or from an API server. Of a
-cluster, Services, EndpointSlices, Nodes, Namespaces and Pods are needed. The flags about routing, or
-the configuration file, must be those of the node's proxy.
+A running proxy answers through its admin API (--socket), by its own objects and configuration. With
+--source or --kubeconfig, or if no process serves that socket, explain computes the answer itself. The
+objects come from manifests (--source, also - for standard input) or from an API server. Explain needs
+the Services, EndpointSlices, Nodes, Namespaces and Pods of a cluster. Give it the routing flags, or the
+configuration file, of the node's proxy.
 
-The exit code is 0 if the connection is forwarded, 3 if it is rejected, 4 if it is dropped, and 5 if the
-service proxy does nothing with it; 1 if there is no answer, and 2 for mistakes in the command line. Of
-several ports, it is the highest.`,
+The exit code is 0 if the connection is forwarded, 3 if it is rejected, and 4 if it is dropped. It is 5
+if the service proxy does nothing with the connection. It is 1 if there is no answer, and 2 for mistakes
+in the command line. Of several ports, it is the highest.`,
 		Example: `  switchyard explain 10.244.1.5 svc/shop/db
   switchyard explain pod/shop/cart-0 svc/shop/db --kubeconfig ~/.kube/config --cluster-cidr 10.244.0.0/16
   switchyard explain outside 203.0.113.10:443 --kubeconfig ~/.kube/config --node node-a
@@ -71,7 +72,7 @@ several ports, it is the highest.`,
 	f.StringVar(&o.source, "source", "", "manifest or directory of manifests, or - for standard input, instead of an API server")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server (default: the pod's service account)")
 	f.StringVar(&o.master, "master", "", "address of the API server, in place of the kubeconfig's")
-	f.StringVar(&o.node, "node", "", "node whose proxy handles the connection (default: that of the pod in FROM, or the only one)")
+	f.StringVar(&o.node, "node", "", "node whose proxy handles the connection (default: the node of the pod in FROM, or the only one)")
 	f.Var(&o.files, "config", "configuration file of the node's proxy, as for 'switchyard run'; flags about routing override it")
 	f.StringVarP(&o.output, "output", "o", "text", "text or json")
 	f.BoolVar(&o.all, "all", false, "list all endpoints, however many there are")
@@ -154,7 +155,7 @@ func (o *explainOptions) askProcess(cmd *cobra.Command, from, to string) error {
 		return err
 	}
 	if o.node != "" && len(answers) > 0 && answers[0].Node != o.node {
-		return fmt.Errorf("--node: the process at %s is that of node %s: ask on node %s, or name objects with --source or --kubeconfig", o.socket.path(), answers[0].Node, o.node)
+		return fmt.Errorf("--node: the process at %s serves node %s: ask on node %s, or name objects with --source or --kubeconfig", o.socket.path(), answers[0].Node, o.node)
 	}
 	return o.report(cmd, answers)
 }

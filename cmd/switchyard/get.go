@@ -32,11 +32,11 @@ func newGetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get",
 		Short: "Show the Services, endpoints and Node of a running process, or its status",
-		Long: `Get asks the process that routes on this node, through its admin API: the socket that it serves for
-root and its own user (--admin-bind-address). It changes nothing.
+		Long: `Get asks the process that routes on this node, through its admin API. The process serves that API at a
+socket for root and its own user (--admin-bind-address). Get changes nothing.
 
-Endpoints are those that get new connections of pods and processes of this node, of all that there
-are, with the reasons of the others in the words of 'switchyard explain'.`,
+ENDPOINTS counts the endpoints that get new connections of pods and processes of this node, and all
+endpoints. The reasons of the others are in the words of 'switchyard explain'.`,
 		Example: `  switchyard get status
   switchyard get services -A
   switchyard get services -n shop 'cart*' --watch
@@ -79,7 +79,7 @@ NAME may be a pattern: * stands for any characters, ? for one, [a-z] for one of 
 	f.IntVar(&o.limit, "limit", 0, "how many rows to show at most; 0 for all")
 	if k.namespaced {
 		f.StringVarP(&o.namespace, "namespace", "n", corev1.NamespaceDefault, "namespace of the Services")
-		f.BoolVarP(&o.all, "all-namespaces", "A", false, "show those of all namespaces")
+		f.BoolVarP(&o.all, "all-namespaces", "A", false, "show all namespaces")
 	}
 	return cmd
 }
@@ -167,7 +167,7 @@ func (o *getOptions) rows(cmd *cobra.Command, k getKind, names []string) error {
 		defer fmt.Fprintf(cmd.ErrOrStderr(), "switchyard: more rows are left out: --limit %d\n", o.limit)
 	}
 	if len(rows) == 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "switchyard: there are none%s\n", map[bool]string{true: " in namespace " + o.namespace + "; -A shows those of all"}[k.namespaced && !o.all])
+		fmt.Fprintf(cmd.ErrOrStderr(), "switchyard: there are none%s\n", map[bool]string{true: " in namespace " + o.namespace + "; -A shows all namespaces"}[k.namespaced && !o.all])
 		return nil
 	}
 	t := o.table(k)

@@ -31,9 +31,9 @@ func newKubectlCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kubectl [--node NODE] get|top|explain|doctor ARG...",
 		Short: "Run get, top, explain or doctor in Switchyard's pod on a node, by kubectl",
-		Long: `Kubectl finds the pod of Switchyard's DaemonSet on a node, and runs 'switchyard get', 'switchyard top',
-'switchyard explain' or 'switchyard doctor' in it, by 'kubectl exec'. It is also what the program does when it is
-called by the name kubectl-switchyard, so that it is a plugin: 'kubectl switchyard get status'.
+		Long: `Kubectl finds the pod of Switchyard's DaemonSet on a node. It runs 'switchyard get', 'switchyard top',
+'switchyard explain' or 'switchyard doctor' in the pod, by 'kubectl exec'. Under the name
+kubectl-switchyard the program is a plugin of kubectl: 'kubectl switchyard get status'.
 
 Of explain, a client pod/NAMESPACE/NAME decides about the node, unless --node is given, and its address takes
 its place. Flags of this command come before the other one.`,
@@ -53,7 +53,7 @@ its place. Flags of this command come before the other one.`,
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false)
-	f.StringVar(&o.node, "node", "", "node to ask (default: that of the pod in FROM of explain, or the only one)")
+	f.StringVar(&o.node, "node", "", "node to ask (default: the node of the pod in FROM of explain, or the only one)")
 	f.StringVar(&o.namespace, "daemonset-namespace", "kube-system", "namespace of the DaemonSet")
 	f.StringVar(&o.selector, "selector", "app.kubernetes.io/name=switchyard", "labels of its pods")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig for kubectl")

@@ -19,8 +19,8 @@ func newManualCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "manual DIR",
 		Short: "Write man pages, shell completions and a page of all commands",
-		Long: `Manual writes, into a directory that it makes, what packages of this program install: man1 with
-a man page for each command, completions for bash, zsh and fish, and commands.md.`,
+		Long: `Manual makes a directory with the files that packages of this program install. These are man1 with a
+man page for each command, completions for bash, zsh and fish, and commands.md.`,
 		Hidden: true,
 		Args:   cobra.ExactArgs(1),
 		RunE:   func(cmd *cobra.Command, args []string) error { return writeManual(cmd.Root(), args[0]) },

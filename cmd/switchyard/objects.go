@@ -55,7 +55,7 @@ func (o *objectFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&o.relayTLS.Cert, "relay-cert", "", "certificate to show to relays, of the organisation switchyard:relays")
 	f.StringVar(&o.relayTLS.Key, "relay-key", "", "key of the certificate to show to relays")
 	f.StringVar(&o.relayTLS.ServerName, "relay-server-name", "", "name that relays' certificates must have (default: the host in --relay)")
-	f.StringSliceVar(&o.relayUsers, "relay-socket-users", nil, "users whose processes may serve unix sockets in --relay, by name or number, beside root and this process's own")
+	f.StringSliceVar(&o.relayUsers, "relay-socket-users", nil, "users whose processes may serve unix sockets in --relay, by name or number, in addition to root and this process's user")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server, followed when it changes (default: the pod's service account)")
 	f.StringVar(&o.master, "master", "", "address of the API server, in place of the kubeconfig's")
 }
@@ -101,7 +101,7 @@ func (o *objectFlags) check() error {
 			return fmt.Errorf("--relay: %w", err)
 		}
 		if o.relayTLS == (client.TLSFiles{}) && dialable(t, nil) != nil {
-			return fmt.Errorf("--relay: %s is not on this host for certain, and takes TLS: give --relay-ca, --relay-cert and --relay-key, or choose "+
+			return fmt.Errorf("--relay: %s may be on another host, which takes TLS: give --relay-ca, --relay-cert and --relay-key, or choose "+
 				"a unix socket or a loopback address", t)
 		}
 	}
@@ -153,12 +153,12 @@ type routingFlags struct {
 // register adds the flags. apiUsage ends the usage of those that the node-local API carries.
 func (r *routingFlags) register(f *pflag.FlagSet, apiUsage string) {
 	f.Var(&r.clusterCIDRs, "cluster-cidr", "addresses of all pods; who connects from elsewhere is masqueraded on cluster IPs"+apiUsage)
-	f.Var(&r.nodePortAddresses, "nodeport-addresses", "where node ports are served: CIDRs of local addresses, or the word primary for the Node's first address of each family, which is the default"+apiUsage)
+	f.Var(&r.nodePortAddresses, "nodeport-addresses", "where node ports are served: CIDRs of local addresses, or primary for the Node's first address of each family (the default)"+apiUsage)
 	f.BoolVar(&r.masqueradeAll, "masquerade-all", false, "masquerade all connections to cluster IPs")
 	defaults := config.Default().Services
 	f.Var((*prefixes)(&r.services.AllowedExternalIPs), "allowed-external-ips", "ranges that externalIPs of Services may be in; empty for any address, 0.0.0.0/32 for none")
 	f.BoolVar(&r.services.NodeExternalIPs, "node-external-ips", false, "allow externalIPs that are addresses of Nodes")
-	f.Int64Var(&r.services.MaxEntries, "max-entries-per-service", defaults.MaxEntries, "how many entries are routed for one Service: endpoints behind frontends and source ranges, and five for each frontend and for each port of a family; 0 for the most, 1600000, -1 for what the memory limit allows")
+	f.Int64Var(&r.services.MaxEntries, "max-entries-per-service", defaults.MaxEntries, "how many entries are routed for one Service: endpoints behind frontends, source ranges, and five for each frontend and port of a family; 0 for the most, 1600000, -1 for what the memory limit allows")
 	f.Int64Var(&r.services.MaxEntriesPerNamespace, "max-entries-per-namespace", defaults.MaxEntriesPerNamespace, "how many of them for the Services of a namespace; 0 for no bound, -1 for what the memory limit allows")
 	f.Int64Var(&r.services.MaxEntriesPerNode, "max-entries-per-node", defaults.MaxEntriesPerNode, "how many of them in all; 0 for no bound, -1 for what the memory limit allows")
 	f.StringVar(&r.serviceProxyName, "service-proxy-name", "", serviceProxyNameUsage)

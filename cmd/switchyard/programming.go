@@ -24,7 +24,7 @@ type programmingFlags struct {
 
 // takeOverFlag lets a command wait for its predecessor.
 func takeOverFlag(f *pflag.FlagSet, wait *time.Duration) {
-	f.DurationVar(wait, "take-over", 2*time.Second, "how long to wait until another process that programs this kernel has ended, before giving up; the kernel goes on routing meanwhile")
+	f.DurationVar(wait, "take-over", 2*time.Second, "how long to wait until another process that programs this kernel has ended, before giving up; the kernel goes on routing until then")
 }
 
 func (o *programmingFlags) register(f *pflag.FlagSet, kinds string) {

@@ -38,9 +38,9 @@ func newProxyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "proxy",
 		Short: "Be this node's kube-proxy",
-		Long: `Proxy takes the place of kube-proxy on a node: it has the same flags, reads the same configuration
-files, answers on the same ports, and shows the same metrics. It is also what the program does when
-it is called by the name kube-proxy.
+		Long: `Proxy replaces kube-proxy on a node. It has the same flags, reads the same configuration files,
+answers on the same ports, and shows the same metrics. The program also runs it when it is called
+by the name kube-proxy.
 
 The field mode chooses the dataplane: nftables if it is blank, on Windows kernelspace (HNS),
 which is experimental.

@@ -61,16 +61,16 @@ func (p *proxyFlags) register(fs *pflag.FlagSet) {
 func (p *proxyFlags) registerGeneral(fs *pflag.FlagSet) {
 	c := p.file
 	p.files.dataplanes = configfile.DataplaneKinds()
-	fs.Var((*fileNames)(&p.files.paths), "config", "configuration file, or - for standard input, may be given more than once: one for all nodes, and others for this one; most other flags are ignored beside it")
+	fs.Var((*fileNames)(&p.files.paths), "config", "configuration file, or - for standard input; may be repeated, with one file for all nodes and others for this one; most other flags are then ignored")
 	fs.StringVar(&p.writeConfigTo, "write-config-to", "", "write the configuration to this file, in the latest version and without comments, and exit")
-	fs.BoolVar(&p.cleanup, "cleanup", false, "remove all rules from the kernel, those of kube-proxy included, and exit")
+	fs.BoolVar(&p.cleanup, "cleanup", false, "remove all rules from the kernel, including kube-proxy's, and exit")
 	takeOverFlag(fs, &p.takeOver)
 	fs.BoolVar(&p.initOnly, "init-only", false, "do what needs full root rights, and exit; CAP_NET_ADMIN is enough afterwards")
 	fs.StringVar(&p.version, "version", "false", "print the version and exit")
 	fs.Lookup("version").NoOptDefVal = "true"
 	fs.Var((*switches)(&c.FeatureGates), "feature-gates", "features to switch on or off: A=true,B=false")
 	fs.StringVar(&c.ClientConnection.Kubeconfig, "kubeconfig", "", "kubeconfig file for the API server")
-	fs.StringVar(&p.master, "master", "", "address of the API server, instead of that of the kubeconfig")
+	fs.StringVar(&p.master, "master", "", "address of the API server, instead of the kubeconfig's")
 	fs.StringVar(&c.ClientConnection.ContentType, "kube-api-content-type", c.ClientConnection.ContentType, "encoding to ask the API server for")
 	fs.Int32Var(&c.ClientConnection.Burst, "kube-api-burst", c.ClientConnection.Burst, "requests to the API server at once")
 	fs.Float32Var(&c.ClientConnection.QPS, "kube-api-qps", c.ClientConnection.QPS, "requests to the API server a second")
@@ -88,7 +88,7 @@ func (p *proxyFlags) registerGeneral(fs *pflag.FlagSet) {
 	fs.Lookup("healthz-port").Deprecated = "use --healthz-bind-address"
 	fs.Lookup("metrics-port").Deprecated = "use --metrics-bind-address"
 	fs.BoolVar(&c.BindAddressHardFail, "bind-address-hard-fail", false, "exit when an address cannot be bound")
-	fs.BoolVar(&c.EnableProfiling, "profiling", false, "serve /debug/pprof beside /metrics")
+	fs.BoolVar(&c.EnableProfiling, "profiling", false, "serve /debug/pprof where /metrics is served")
 	fs.StringVar(&c.ShowHiddenMetricsForVersion, "show-hidden-metrics-for-version", "", "minor version of Kubernetes whose hidden metrics to show")
 	fs.StringVar(&c.Mode, "proxy-mode", "", "dataplane; empty for the best one")
 	fs.DurationVar(&c.ConfigSyncPeriod.Duration, "config-sync-period", c.ConfigSyncPeriod.Duration, "how long a watch of the API server lasts at least, before it is opened again from where it ended")
@@ -108,9 +108,9 @@ func (p *proxyFlags) registerDataplanes(fs *pflag.FlagSet) {
 	fs.StringVar(&c.IPVS.Scheduler, "ipvs-scheduler", "", "scheduler in ipvs mode")
 	fs.StringSliceVar(&c.IPVS.ExcludeCIDRs, "ipvs-exclude-cidrs", nil, "virtual servers to leave alone in ipvs mode")
 	fs.BoolVar(&c.IPVS.StrictARP, "ipvs-strict-arp", false, "set arp_ignore to 1 and arp_announce to 2 in ipvs mode")
-	duration(fs, &c.IPVS.TCPTimeout.Duration, "ipvs-tcp-timeout", "time-out of idle TCP connections in ipvs mode; 0 leaves it as it is")
-	duration(fs, &c.IPVS.TCPFinTimeout.Duration, "ipvs-tcpfin-timeout", "time-out of TCP connections after a FIN in ipvs mode; 0 leaves it as it is")
-	duration(fs, &c.IPVS.UDPTimeout.Duration, "ipvs-udp-timeout", "time-out of UDP flows in ipvs mode; 0 leaves it as it is")
+	duration(fs, &c.IPVS.TCPTimeout.Duration, "ipvs-tcp-timeout", "timeout of idle TCP connections in ipvs mode; 0 leaves it as it is")
+	duration(fs, &c.IPVS.TCPFinTimeout.Duration, "ipvs-tcpfin-timeout", "timeout of TCP connections after a FIN in ipvs mode; 0 leaves it as it is")
+	duration(fs, &c.IPVS.UDPTimeout.Duration, "ipvs-udp-timeout", "timeout of UDP flows in ipvs mode; 0 leaves it as it is")
 }
 
 func (p *proxyFlags) registerLocalTraffic(fs *pflag.FlagSet) {
@@ -125,11 +125,11 @@ func (p *proxyFlags) registerConntrack(fs *pflag.FlagSet) {
 	c := &p.file.Conntrack
 	fs.Int32Var(c.MaxPerCore, "conntrack-max-per-core", *c.MaxPerCore, "connections to track for each CPU; 0 leaves the limit as it is")
 	fs.Int32Var(c.Min, "conntrack-min", *c.Min, "connections to track at least")
-	duration(fs, &c.TCPEstablishedTimeout.Duration, "conntrack-tcp-timeout-established", "time-out of idle TCP connections; 0 leaves it as it is")
-	duration(fs, &c.TCPCloseWaitTimeout.Duration, "conntrack-tcp-timeout-close-wait", "time-out of TCP connections in CLOSE_WAIT; 0 leaves it as it is")
+	duration(fs, &c.TCPEstablishedTimeout.Duration, "conntrack-tcp-timeout-established", "timeout of idle TCP connections; 0 leaves it as it is")
+	duration(fs, &c.TCPCloseWaitTimeout.Duration, "conntrack-tcp-timeout-close-wait", "timeout of TCP connections in CLOSE_WAIT; 0 leaves it as it is")
 	fs.BoolVar(&c.TCPBeLiberal, "conntrack-tcp-be-liberal", false, "take packets outside the TCP window for valid ones")
-	duration(fs, &c.UDPTimeout.Duration, "conntrack-udp-timeout", "time-out of UDP flows without an answer; 0 leaves it as it is")
-	duration(fs, &c.UDPStreamTimeout.Duration, "conntrack-udp-timeout-stream", "time-out of UDP flows with answers; 0 leaves it as it is")
+	duration(fs, &c.UDPTimeout.Duration, "conntrack-udp-timeout", "timeout of UDP flows without an answer; 0 leaves it as it is")
+	duration(fs, &c.UDPStreamTimeout.Duration, "conntrack-udp-timeout-stream", "timeout of UDP flows with answers; 0 leaves it as it is")
 }
 
 func (p *proxyFlags) registerLogging(fs *pflag.FlagSet) {
@@ -216,7 +216,7 @@ func (p *proxyFlags) fromFile() (*config.Config, []string, error) {
 		}
 	})
 	if len(ignored) > 0 {
-		warnings = append(warnings, "flags that do not count beside --config: "+strings.Join(ignored, ", ")+"; set these in "+strings.Join(p.files.paths, " or "))
+		warnings = append(warnings, "flags that --config overrides: "+strings.Join(ignored, ", ")+"; set these in "+strings.Join(p.files.paths, " or "))
 	}
 	return c, warnings, p.override(c)
 }

@@ -154,6 +154,6 @@ func warnWithoutEffect(c *config.Config, log *slog.Logger) {
 		log.Warn("settings that have no effect in this release", "fields", strings.Join(fields, ", "), "remedy", "leave them out; see docs/config-reference.md")
 	}
 	if gates := c.UnknownGates(); len(gates) > 0 {
-		log.Warn("unknown feature gates", "gates", strings.Join(gates, ", "), "known", "those of Kubernetes "+config.GatesRelease(), "remedy", "check the names, or leave them out")
+		log.Warn("unknown feature gates", "gates", strings.Join(gates, ", "), "known", "the gates of Kubernetes "+config.GatesRelease(), "remedy", "check the names, or leave them out")
 	}
 }

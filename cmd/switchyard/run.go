@@ -43,11 +43,11 @@ node's kernel accordingly, and follows every change of the files. It needs root.
 When it is stopped, the kernel keeps routing as before; a new start takes over without
 a gap. 'switchyard cleanup' removes everything.
 
-A manifest that is broken changes nothing until it is fixed. One that loses objects while it
-is written in place may be half written: what it said stays until it has been left alone for
---source-grace. Replacing it by a rename, and deleting it, counts at once. A start while the kernel still
-routes by an earlier one waits until all manifests are good, because it does not know what
-the broken ones said; a start on an empty kernel begins with what is good.`,
+A broken manifest changes nothing until it is fixed. A manifest that loses objects while it is
+written in place may be half written. Its objects stay until it has been left alone for
+--source-grace. A replacement by a rename, and a deletion, count at once. If the kernel still routes
+by an earlier process, a start waits until all manifests are good. It does not know the objects of
+the broken ones. A start on an empty kernel begins with the good manifests.`,
 		Example: `  switchyard run --source /etc/switchyard --node node-a --cluster-cidr 10.244.0.0/16
   switchyard run --source my-app/ --node node-a --dry-run`,
 		Args: cobra.NoArgs,
@@ -72,7 +72,7 @@ the broken ones said; a start on an empty kernel begins with what is good.`,
 	f.BoolVar(&o.dry, "dry-run", false, "print what would be programmed, name what would be left out, and end with 0 if that is nothing, and 1 otherwise. Nothing is asked of the kernel; --source may be - for standard input")
 	o.routing.register(f, "")
 	o.dataplane.file.dataplanes = configfile.DataplaneKinds()
-	o.dataplane.register(f, "of kind KubeProxyConfiguration or that of one dataplane, such as NFTablesConfiguration")
+	o.dataplane.register(f, "of kind KubeProxyConfiguration or of one dataplane's kind, such as NFTablesConfiguration")
 	o.dataplane.file.registerAdmin(f)
 	return cmd
 }

@@ -46,16 +46,15 @@ func newServeCommand() *cobra.Command {
 		Long: `Serve works out what a node must route and serves it to dataplanes, over the API of
 client/proto/switchyard/localnet/v1/localnet.proto. It programs nothing itself.
 
-With --nodes it is a relay: it watches the cluster once and serves each node its own state,
-so that the nodes need not watch, and need not parse what does not concern them. A relay may
-have the cluster's objects from another relay (--relay).
+With --nodes it is a relay: it watches the cluster once and serves each node its own state. The
+nodes need not watch the cluster, or parse the objects of other nodes. A relay may have the
+cluster's objects from another relay (--relay).
 
-A unix socket is protected by its permissions, and only root, the server's own user and those of
---socket-users may use it. TCP is served in plain on loopback only, where every process of the
-node and of pods in its network may read what it serves and nothing tells users apart; on
-other addresses clients need certificates: the common name system:node:NAME in the organisation
-system:nodes, as kubelets have, may have the state of node NAME, and the organisation
-switchyard:relays may have everything.`,
+A unix socket is protected by its permissions. Only root, the server's own user and the users of
+--socket-users may use it. Plain TCP is served on loopback only. There, every process of the node and
+of pods in its network may read what is served. On other addresses clients need certificates. The
+common name system:node:NAME in the organisation system:nodes, as kubelets have, may have the state
+of node NAME. The organisation switchyard:relays may have everything.`,
 		Example: `  switchyard serve --kubeconfig /etc/kubernetes/kubelet.conf --node node-a
   switchyard serve --source manifests/ --node node-a --listen unix:///tmp/api.sock
   switchyard serve --nodes --listen tcp://192.0.2.10:8443 --tls-cert relay.crt --tls-key relay.key --client-ca ca.crt`,
@@ -73,14 +72,14 @@ switchyard:relays may have everything.`,
 	f.BoolVar(&o.names, "names", false, namesUsage)
 	f.StringSliceVar(&o.listen, "listen", []string{client.DefaultTarget}, "where to serve: unix:///PATH, npipe:////./pipe/NAME (on Windows) or tcp://IP:PORT, also without tcp://; may be repeated")
 	f.StringVar(&o.mode, "socket-mode", "0600", "permissions of unix sockets")
-	f.StringSliceVar(&o.users, "socket-users", nil, "users whose processes may use unix sockets, by name or number, beside root and this process's own")
+	f.StringSliceVar(&o.users, "socket-users", nil, "users whose processes may use unix sockets, by name or number, in addition to root and this process's user")
 	f.StringVar(&o.tls.CertFile, "tls-cert", "", "certificate of the server, in PEM; read again when it changes, as are the next two")
 	f.StringVar(&o.tls.KeyFile, "tls-key", "", "key of the certificate")
 	f.StringVar(&o.tls.ClientCAFile, "client-ca", "", "authorities that sign clients' certificates")
 	o.file.register(f, "of kind KubeProxyConfiguration")
 	o.file.registerAdmin(f)
-	f.BoolVar(&o.ports, "health-check-node-ports", false, "answer load balancers on the health check node ports of Services, in the place of the dataplane")
-	f.IntVar(&o.clients, "max-clients", 0, "how many clients there may be at once at each address of --listen, a quarter of them, or 64 if that is more, from one IPv4 address or IPv6 /64; as many may be about to show a certificate; 0 for 10000")
+	f.BoolVar(&o.ports, "health-check-node-ports", false, "answer load balancers on the health check node ports of Services, instead of the dataplane")
+	f.IntVar(&o.clients, "max-clients", 0, "most clients at once at each address of --listen; a quarter of them, or 64 if that is more, from one IPv4 address or IPv6 /64; as many may be about to show a certificate; 0 for 10000")
 	f.DurationVar(&o.maxAge, "max-connection-age", time.Hour, "how long a connection over TLS lasts, or a fifth less at random, until its client connects again; 0 for ever")
 	return cmd
 }

@@ -27,7 +27,7 @@ func asService(ctx context.Context, run func(context.Context) error) error {
 	err := svc.Run(serviceName, s)
 	if errors.Is(err, windows.ERROR_FAILED_SERVICE_CONTROLLER_CONNECT) {
 		return fmt.Errorf("windows.runAsService: the service manager has not started this process: create a service with this command line (sc.exe create), "+
-			"or leave out --windows-service: %w", err)
+			"or omit --windows-service: %w", err)
 	}
 	return errors.Join(err, s.err)
 }

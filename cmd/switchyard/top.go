@@ -40,12 +40,12 @@ func newTopCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top [NAME...]",
 		Short: "Show how many new connections each port of a Service gets",
-		Long: `Top asks the process that routes on this node, through its admin API, what it has counted, once in each
-period: new connections a second to each port of a Service, those of them that were rejected for want of an
-endpoint, and those that the traffic policy or the source ranges have dropped. TOTAL is all connections since
-the port was programmed; in mode ebpf, since the process has started. Endpoints are those that get new
-connections of pods and processes of this node, of all that there are. The process must count:
-nftables.counters in its configuration file, in any mode of Linux.
+		Long: `Top shows how many new connections a second each port of a Service gets. Once in each period it asks
+the process that routes on this node for its counts, through its admin API. REJECTS/S are connections
+without an endpoint. DROPS/S are connections that the traffic policy or the source ranges have dropped.
+TOTAL is all connections since the port was programmed; in mode ebpf, since the process has started.
+ENDPOINTS counts the endpoints that get new connections of pods and processes of this node, and all
+endpoints. The process must count: nftables.counters in its configuration file, in any mode of Linux.
 
 NAME may be a pattern: * stands for any characters, ? for one, [a-z] for one of several.
 
@@ -64,7 +64,7 @@ On a terminal the table stays, with keys: q ends it, the arrows and pages move, 
 	f := cmd.Flags()
 	o.socket.register(f)
 	f.StringVarP(&o.namespace, "namespace", "n", corev1.NamespaceDefault, "namespace of the Services")
-	f.BoolVarP(&o.all, "all-namespaces", "A", false, "show those of all namespaces")
+	f.BoolVarP(&o.all, "all-namespaces", "A", false, "show all namespaces")
 	f.StringVar(&o.sort, "sort", string(top.ByConnections), "by what to sort: "+topOrders())
 	f.StringVarP(&o.output, "output", "o", "table", "table or json")
 	f.BoolVar(&o.once, "once", false, "print one table, after one period, and exit")
@@ -143,7 +143,7 @@ func (o *topOptions) print(out, notes io.Writer, r *top.Report) error {
 		defer fmt.Fprintf(notes, "switchyard: %d ports with fewer connections are left out: name a namespace or fewer Services\n", r.LeftOut)
 	}
 	if len(r.Ports) == 0 {
-		fmt.Fprintf(notes, "switchyard: there are no ports of such Services%s\n", map[bool]string{true: " in namespace " + o.namespace + "; -A shows those of all"}[!o.all])
+		fmt.Fprintf(notes, "switchyard: there are no ports of such Services%s\n", map[bool]string{true: " in namespace " + o.namespace + "; -A shows all namespaces"}[!o.all])
 		return nil
 	}
 	return r.Write(out, o.all)

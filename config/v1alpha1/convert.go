@@ -73,7 +73,7 @@ func (v *converter) addresses() {
 	bind, err := netip.ParseAddr(v.in.BindAddress)
 	switch {
 	case err != nil:
-		v.errs.Add("bindAddress", "must be an IP address such as 192.0.2.10, or 0.0.0.0 to take those of the Node object, got %q", v.in.BindAddress)
+		v.errs.Add("bindAddress", "must be an IP address such as 192.0.2.10, or 0.0.0.0 for the Node object's addresses, got %q", v.in.BindAddress)
 	case !bind.IsUnspecified():
 		v.out.NodeIPOverride = []netip.Addr{bind.Unmap()}
 		v.note("bindAddress", "becomes nodeIPOverride: ["+bind.Unmap().String()+"]")

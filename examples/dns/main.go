@@ -32,7 +32,7 @@ import (
 func main() {
 	o := client.Options{Name: "dns", Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	flag.StringVar(&o.Target, "api", client.DefaultTarget, "where the node-local API is served")
-	flag.Func("socket-user", "a user who may serve it on a unix socket, by name or number, beside root and this process's own; may be repeated", func(u string) error {
+	flag.Func("socket-user", "a user who may serve it on a unix socket, by name or number, in addition to root and this process's user; may be repeated", func(u string) error {
 		o.SocketUsers = append(o.SocketUsers, u)
 		return nil
 	})

@@ -87,7 +87,7 @@ func TestWhatAnAPIServerRefuses(t *testing.T) {
 		{func(s *corev1.ServiceSpec) {
 			s.Type = "NodePort"
 			s.Ports = []corev1.ServicePort{{Name: "a", Port: 80, NodePort: 30080}, {Name: "b", Port: 81, NodePort: 30080}}
-		}, []string{"spec.ports[1].nodePort: 30080/TCP is that of spec.ports[0], too"}},
+		}, []string{"spec.ports[1].nodePort: 30080/TCP is also in spec.ports[0]"}},
 		{func(s *corev1.ServiceSpec) { s.ExternalTrafficPolicy = "Local" }, []string{"spec.externalTrafficPolicy: is for Services that are reached from outside"}},
 		{func(s *corev1.ServiceSpec) { s.Type, s.ClusterIP = "LoadBalancer", "None" }, []string{"spec.clusterIP: None is for Services of type ClusterIP"}},
 		{func(s *corev1.ServiceSpec) { s.Type, s.Ports[0].Port = "LoadBalancer", 10250 }, []string{"spec.ports[0].port: 10250 must not be exposed"}},

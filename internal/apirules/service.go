@@ -91,7 +91,7 @@ func (f *faults) servicePorts(s *corev1.Service) {
 		}
 		k := key{p.Protocol, p.Port}
 		if first, twice := ports[k]; twice {
-			f.add(at, "port %d/%s is that of spec.ports[%d], too: remove one of them", p.Port, p.Protocol, first)
+			f.add(at, "port %d/%s is also in spec.ports[%d]: remove one of them", p.Port, p.Protocol, first)
 		} else {
 			ports[k] = i
 		}
@@ -107,7 +107,7 @@ func (f *faults) servicePorts(s *corev1.Service) {
 		}
 		k = key{p.Protocol, p.NodePort}
 		if first, twice := nodePorts[k]; twice {
-			f.add(at+".nodePort", "%d/%s is that of spec.ports[%d], too: take another one", p.NodePort, p.Protocol, first)
+			f.add(at+".nodePort", "%d/%s is also in spec.ports[%d]: take another one", p.NodePort, p.Protocol, first)
 		} else {
 			nodePorts[k] = i
 		}

@@ -51,7 +51,7 @@ func (v *view) whyStray(a *Answer, c Connection) {
 		a.Remedy = "look at the load balancer, and at the node port that it connects to"
 	case a.Verdict == Dropped:
 		a.Because = fmt.Sprintf("%v is in the range of cluster IPs, and no Service has it", dst)
-		a.Remedy = "ask DNS again: the Service may have been deleted, or made anew with another address"
+		a.Remedy = "ask DNS again: the Service may have been deleted, or created again with another address"
 	case pod != "":
 		a.Because = fmt.Sprintf("%v is the address of pod %s: connections to it do not pass the service proxy", dst, pod)
 	case slices.Contains(v.node.Addresses, dst):
@@ -182,7 +182,7 @@ func (v *view) notRouted(name state.ServiceName, why *store.Explanation) (becaus
 		return fmt.Sprintf("there is no Service %v", name), ""
 	case brain.Headless:
 		return "the Service is headless (clusterIP: None): DNS answers with the addresses of its pods, and the service proxy has no part in it",
-			"connect to a pod's address at the pod's own port, or give the Service a cluster IP (it must be made anew)"
+			"connect to a pod's address at the pod's own port, or give the Service a cluster IP (it must be created again)"
 	case brain.ExternalName:
 		return fmt.Sprintf("the Service is an alias in DNS (type ExternalName) for %s, and the service proxy has no part in it", why.Object.ExternalName),
 			"look at what DNS says about " + why.Object.ExternalName

@@ -295,7 +295,7 @@ func (v *view) noneHere(h held, reasons *brain.PortReasons) (because, remedy str
 	if field == "internalTrafficPolicy" {
 		return because, "run a pod of the Service on each node (a DaemonSet), or set spec.internalTrafficPolicy to Cluster"
 	}
-	return because, "connect to a node that has an endpoint (load balancers find them by the health check node port), or set spec.externalTrafficPolicy to Cluster, which hides the client's address"
+	return because, "connect to a node that has an endpoint (load balancers find them by the health check node port); or set spec.externalTrafficPolicy to Cluster, which hides the client's address"
 }
 
 // wayBack fills in the address that the server sees, and the route of its answers.
@@ -333,9 +333,9 @@ func (v *view) wayBack(a *Answer, c Connection, h held, m state.Masquerade) {
 			a.Source = ofNode
 		}
 	case masqueraded == gets && masqueraded == hairpins:
-		a.Source = ofNode + ", in the place of the client's: the client is its own server, and would answer itself without the node"
+		a.Source = ofNode + ", instead of the client's: the client is its own server, and would answer itself without the node"
 	case masqueraded+host == gets && masqueraded > hairpins:
-		a.Source = fmt.Sprintf("%s, in the place of the client's: %s", ofNode, whyMasqueraded(m, h.frontend.Kind))
+		a.Source = fmt.Sprintf("%s, instead of the client's: %s", ofNode, whyMasqueraded(m, h.frontend.Kind))
 	default:
 		a.Source = own
 		if hairpins > 0 {

@@ -86,7 +86,7 @@ func readPort(m *localnetv1.Port, sources [][]netip.Prefix, p *state.Port) (err 
 		return err
 	}
 	if p.Protocol != state.UDP && len(m.GetLingering()) > 0 {
-		return fmt.Errorf("lingering has endpoints; only those of UDP can linger")
+		return fmt.Errorf("lingering has endpoints; only endpoints of UDP can linger")
 	}
 	p.Lingering, err = pick("lingering", m.GetLingering(), all)
 	return err
@@ -128,7 +128,7 @@ func parseFrontend(family state.Family, sources [][]netip.Prefix, m *localnetv1.
 		}
 	case localnetv1.FrontendKind_FRONTEND_KIND_NODE_PORT:
 		if n := len(m.GetAddress()); n > 0 {
-			return f, fmt.Errorf(".address has %d bytes; that of a NODE_PORT must be empty", n)
+			return f, fmt.Errorf(".address has %d bytes; a NODE_PORT must not have an address", n)
 		}
 	default:
 		return f, fmt.Errorf(".kind is %v, which is not known here", m.GetKind())

@@ -96,7 +96,7 @@ func (s *tally) count(name string, n int) {
 		s.counts = map[string]int{}
 		for _, name := range []string{
 			"questions", "forwarded", "not served", "calls", "calls refused", "answers lost", "restarts of HNS", "objects deleted by others",
-			"restarts of the dataplane", "replaced for want of Modify", "settings changed", "in overlay networks", "endpoints of gone nodes",
+			"restarts of the dataplane", "replaced without Modify", "settings changed", "in overlay networks", "endpoints of gone nodes",
 		} {
 			s.counts[name] = 0
 		}
@@ -480,7 +480,7 @@ func (r *run) before(call plan.Call) {
 // after is called after each call that has changed HNS: a load balancer leads to no wrong endpoint.
 func (r *run) after(call plan.Call) {
 	if key, _ := call.LoadBalancer.Key(); call.Op == plan.DeleteLoadBalancer && key == r.replacing {
-		r.count("replaced for want of Modify", 1)
+		r.count("replaced without Modify", 1)
 		r.replaced = &key
 	}
 	if call.Op != plan.CreateLoadBalancer && (call.Op != plan.ModifyLoadBalancer || r.hns.ModifyIgnored) || r.isHealth(&call.LoadBalancer) || !r.current {

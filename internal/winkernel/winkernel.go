@@ -248,7 +248,7 @@ func (b *Backend) configure() error {
 		case !n.Features.RemoteSubnet:
 			return fmt.Errorf("network %q is an overlay network, for which this version of HNS is too old: it needs HNS 9.2", n.Name)
 		case !c.SourceVIP.IsValid():
-			return fmt.Errorf("winkernel.sourceVip is not set, and network %q is an overlay network: set it to an address of this node's pod range that no pod gets", n.Name)
+			return fmt.Errorf("winkernel.sourceVip is not set, but network %q is an overlay network: set it to an address of this node's pod range that no pod gets", n.Name)
 		}
 		set.SourceVIP, set.Subnets = c.SourceVIP, plan.NewSubnets(n.Subnets)
 		for _, addr := range b.node.Addresses {

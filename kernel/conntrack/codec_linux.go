@@ -132,7 +132,7 @@ func encodeDeleteAll(f Filter) ([]byte, error) {
 	case f.Family != state.IPv4 || f.Protocol != state.UDP:
 		return nil, fmt.Errorf("%w for anything but UDP over IPv4", errors.ErrUnsupported)
 	case !f.Dst.Is4() || f.DstPort == 0 || f.Unconnected || f.From.IsValid() && (!f.From.Addr().Is4() || f.From.Port() == 0):
-		return nil, errors.New("the filter must name an address and a port, and may only name the source of answers beside")
+		return nil, errors.New("the filter must name an address and a port, and may also name the source of answers, but nothing else")
 	}
 	b := appendGenmsg(nil, f.Family)
 	b = appendEnd(b, ctaTupleOrig, f.Protocol, ctaIPv4Dst, ctaProtoDstPort, netip.AddrPortFrom(f.Dst, f.DstPort))

@@ -63,7 +63,7 @@ func (b *builder) whyNone(svc clusterService) string {
 	case elsewhere != nil:
 		return fmt.Sprintf("%s has these labels, in another namespace; a Service selects pods of its own namespace, which is %s", nameOf(elsewhere.object), svc.Namespace)
 	case near != nil:
-		return fmt.Sprintf("no pod has these labels; those of %s have %s", nameOf(near.object), nearMiss)
+		return fmt.Sprintf("no pod has these labels; the pods of %s have %s", nameOf(near.object), nearMiss)
 	}
 	return "no pod in namespace " + svc.Namespace + " has these labels"
 }

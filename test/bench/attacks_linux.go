@@ -119,10 +119,10 @@ func missedAttacks(o *AttackOptions, rows []*attackRow, strict bool) error {
 	var missed []string
 	for _, r := range rows {
 		if p99 := Percentile(r.changes, 99); o.Dataplane == "nftables" && p99 > strictChange {
-			missed = append(missed, fmt.Sprintf("%s: changes of others take %v (p99), at most %v", r.attack, p99, strictChange))
+			missed = append(missed, fmt.Sprintf("%s: other tenants' changes take %v (p99), at most %v", r.attack, p99, strictChange))
 		}
 		if r.late+r.lost+r.wrong > 0 || r.ended != "" {
-			missed = append(missed, fmt.Sprintf("%s: %d changes of others are late, %d of their connections lost, %d wrong; %s", r.attack, r.late, r.lost, r.wrong, r.ended))
+			missed = append(missed, fmt.Sprintf("%s: %d changes of other tenants are late, %d of their connections lost, %d wrong; %s", r.attack, r.late, r.lost, r.wrong, r.ended))
 		}
 	}
 	if !strict || len(missed) == 0 {

@@ -57,7 +57,7 @@ func Churn(ctx context.Context, r *Reporter, _ Options) error {
 			known = now
 			here.revisions++
 			if u := <-watch.updates; u == nil {
-				err = errors.New("the client gets no updates any more")
+				err = errors.New("the client gets no more updates")
 			}
 		}
 	}

@@ -58,7 +58,7 @@ Written by ` + "`bench userspace --out docs/benchmarks`" + ` (%d CPUs, %s, %s, l
 - **Processor time** is the time of the process in user mode and in the kernel. Other work on the machine adds little to it.
 - **memory** is the resident memory of the process; %d connections are open. The memory of the kernel's sockets is not included.
 - UDP packets are of one flow with 32 on their way at a time.
-- Each figure is from the best of %d slices of %s ms, which take turns, because other work on the machine only makes it worse.
+- Each figure is from the best of %d slices of %s ms, which take turns, because other work on the machine makes it worse.
 `
 
 // WriteUserspace writes the results of [Userspace] to a directory, as userspace.md.

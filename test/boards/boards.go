@@ -94,7 +94,7 @@ var nodeBoard = board{
 		{"Traffic of Services, with nftables.counters", []panel{
 			{title: "New connections", description: "The ten busiest ports. Without names: all ports beyond the first 1,000 together.", unit: "cps",
 				queries: one("topk(10, rate(switchyard_service_connections_total{"+nodeLabels+"}[$__rate_interval]))", "{{namespace}}/{{service}}:{{port}}")},
-			{title: "New connections that fail", description: "Rejected for want of an endpoint, or dropped by the traffic policy or the source ranges. The ten ports with the most.", unit: "cps",
+			{title: "New connections that fail", description: "Rejected because no endpoint exists, or dropped by the traffic policy or the source ranges. The ten ports with the most.", unit: "cps",
 				queries: []query{
 					{"topk(10, rate(switchyard_service_rejects_total{" + nodeLabels + "}[$__rate_interval]) > 0)", "rejected, {{namespace}}/{{service}}:{{port}}"},
 					{"topk(10, rate(switchyard_service_drops_total{" + nodeLabels + "}[$__rate_interval]) > 0)", "dropped, {{namespace}}/{{service}}:{{port}}"},
@@ -125,7 +125,7 @@ var nodeBoard = board{
 				{"sum by (code) (rate(kubeproxy_proxy_livez_total{" + nodeLabels + "}[$__rate_interval]))", "/livez {{code}}"},
 			}},
 			{title: "Open connections", queries: one("switchyard_server_connections{"+nodeLabels+"}", "{{server}}")},
-			{title: "Connections that were closed for want of room", unit: "cps", queries: one("rate(switchyard_server_connections_closed_total{"+nodeLabels+"}[$__rate_interval])", "{{server}}")},
+			{title: "Connections that were closed because the server was full", unit: "cps", queries: one("rate(switchyard_server_connections_closed_total{"+nodeLabels+"}[$__rate_interval])", "{{server}}")},
 		}},
 		process(nodeLabels, "{{node}}"),
 	},
@@ -182,7 +182,7 @@ var relayBoard = board{
 	rows: []row{
 		{"Health", []panel{
 			{title: "Relays", kind: "stat", queries: one("count(switchyard_build_info{"+relayLabels+"})", "")},
-			{title: "Problems of sources", description: "Something cannot be read from the API server. What was read stays.", kind: "stat", warn: 1, queries: one("max(switchyard_source_problems{"+relayLabels+"})", "")},
+			{title: "Problems of sources", description: "Something cannot be read from the API server. The objects that were read stay.", kind: "stat", warn: 1, queries: one("max(switchyard_source_problems{"+relayLabels+"})", "")},
 			{title: "Up for", description: "Of the relay that was started last.", kind: "stat", unit: "s", queries: one("time() - max(process_start_time_seconds{"+relayLabels+"})", "")},
 		}},
 		apiRequests(relayLabels),

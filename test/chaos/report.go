@@ -72,7 +72,7 @@ while they all go on serving; one pod is never ready, and never allowed.
   count as expected failures. Clients with affinity that come between two processes, and flows of datagrams whose process was killed, may get
   another endpoint. "Here" below has how many there were, and how many were handed over. Such a process runs before all others, as packets do in the
   kernel.
-- **Ended** were closed by their server, or are UDP flows that had to be deleted because their endpoint was gone, perhaps before the first answer.
+- **Ended** were closed by their server, or are UDP flows that were deleted because their endpoint was gone, perhaps before the first answer.
 - **Expected failures** failed as the cluster's state allows. In the scenario of the flush on an older kernel, they may fail within 200 ms after all rules were deleted. That includes resets
   of open connections, since the kernel translates no packets while there are no rules for it. Data that an open TCP connection has sent must arrive after the repair.
 - **Longest gap**: the longest time in which no new connection of one client to one address succeeded although it had to. It is the time from the beginning of a connection to its answer. After failures, it is the time from the first failure's beginning to the answer of a later connection.

@@ -468,11 +468,11 @@ func newSubject(o *Options, b *builder, st *scenario, k *kind, v *variant, c *cl
 }
 
 var (
-	takenOver = regexp.MustCompile(`what a former process had open goes on here.*connections\D+(\d+).*flows\D+(\d+)`)
+	takenOver = regexp.MustCompile(`took over connections and flows of the previous process.*connections\D+(\d+).*flows\D+(\d+)`)
 )
 
 const (
-	notTaken  = "connections of a former process are not taken over"
+	notTaken  = "connections of the previous process are not taken over"
 	notHanded = "what is still open ends with this process"
 )
 

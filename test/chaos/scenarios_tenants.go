@@ -89,7 +89,7 @@ func tenants(ctx context.Context, s *stage) (string, error) {
 		}
 	}
 	if len(took) == 0 {
-		return happened.String(), errors.Join(err, errors.New("nothing changed meanwhile"))
+		return happened.String(), errors.Join(err, errors.New("nothing changed under the attack"))
 	}
 	slices.Sort(took)
 	return fmt.Sprintf("%s%d restart, in %v. In addition, %d changes of the services under load, half of which arrived after %v, and all after %v",

@@ -17,7 +17,7 @@ var mutantsOfIPVS = []mutant{
 	{&variant{name: "ipvs-unexpired", what: "lets the kernel drop the packets of flows whose endpoint is gone", edits: []edit{
 		{"backend/ipvs/sysctls_linux.go", "sysctlExpire: 1", "sysctlExpire: 0"},
 	}}, "rolling update", severed, onIPVS},
-	{&variant{name: "ipvs-anew", what: "deletes virtual servers that get an endpoint, and makes them anew ten milliseconds later", edits: []edit{
+	{&variant{name: "ipvs-anew", what: "deletes virtual servers that get an endpoint, and makes them again ten milliseconds later", edits: []edit{
 		{"backend/ipvs/servers_linux.go", "	switch {\n	case v.held == nil:\n", `	isNew := func(e state.Endpoint) bool { return v.held.dests[e.Addr] == nil }
 	if v.held != nil && slices.ContainsFunc(v.want.Endpoints, isNew) {
 		if err := s.kernel.DeleteServer(as); err != nil {

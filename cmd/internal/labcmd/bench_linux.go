@@ -56,9 +56,10 @@ func newBenchDataplanesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dataplanes",
 		Short: "Compare the dataplanes that can run on this machine",
-		Long: `Dataplanes measures each dataplane that can run on this machine: how long it takes to load
-Services, to change one, and to start again where they are programmed already; memory; and
-connections through a cluster IP and a NodePort, beside connections without any dataplane.
+		Long: `Dataplanes measures each dataplane that can run on this machine. It measures how long it takes
+to load Services, to change one, and to start again where they are programmed already. It also
+measures memory, and connections through a cluster IP and a NodePort, compared with connections
+without any dataplane.
 
 It builds nodes in network namespaces of its own, and touches nothing else: run it on a node
 to choose the node's mode. A dataplane that cannot run there says why in its row. IPVS needs

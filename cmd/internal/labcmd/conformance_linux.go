@@ -41,9 +41,8 @@ func newConformanceCommand() *cobra.Command {
 		DisableFlagsInUseLine: true,
 		Short:                 cli.LabCommands["conformance"],
 		Long: `Conformance starts a program that follows the node-local API in a small cluster of network
-namespaces, changes Services, sends packets and compares what comes of them with what must. A
-dataplane that passes is one. docs/write-a-dataplane.md leads there, and conformance/README.md
-describes the stories.
+namespaces. It changes Services, sends packets and checks their outcome. docs/write-a-dataplane.md
+is the guide to a dataplane that passes, and conformance/README.md describes the stories.
 
 In the arguments of PROGRAM, {socket} stands for the path of the API's unix socket, and {target} for
 its address, unix:///PATH. The program runs in the network namespace of the node, once for each story and
@@ -51,8 +50,8 @@ several at the same time. It reports what it shows in WatchRequest.status, and e
 it has programmed stays then. If a story fails, the output of PROGRAM is printed.
 
 A line for each story and history says ok, FAIL or skip. The exit code is 0 if all passed, 1 if
-something failed, 2 for a mistake in the command line, and 3 if nothing failed and something was
-skipped because this machine cannot show it, such as SCTP: leave it out by --skip, or run it elsewhere.
+something failed, and 2 for a mistake in the command line. It is 3 if nothing failed but this machine
+had to skip something, such as SCTP: leave it out with --skip, or run it elsewhere.
 
 It needs root, or user namespaces. Nothing of it outlives the command, and nothing outside of its
 namespaces is touched. SIGINT and SIGTERM end the stories that are under way, and what they started.`,

@@ -50,27 +50,28 @@ func newLabCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lab [PATH...] [--once] [--dataplane nftables|iptables|ebpf|ipvs|userspace]",
 		Short: cli.LabCommands["lab"],
-		Long: `Lab builds a node in network namespaces, runs ordinary application manifests in it and
+		Long: `Lab builds a node in network namespaces and runs ordinary application manifests in it. It
 connects to every Service from a pod, from the node and from outside.
 
 A PATH is a manifest, a directory of them or a Kustomize directory, which is built; - is
-standard input. Any number may be given, also by -f. What is no manifest is skipped.
+standard input. Any number may be given, also with -f. Other documents than manifests are skipped.
 
 Pods of Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers and
-plain Pods become namespaces with echo servers on their ports, spread over two nodes; no
-image is pulled. Services get their addresses and EndpointSlices as in a cluster. What answers is
-compared with what Kubernetes' rules demand. Editing the manifests changes the lab.
+plain Pods become namespaces with echo servers on their ports, spread over two nodes. No
+image is pulled. Services get their addresses and EndpointSlices as in a cluster. The lab compares
+the answers with Kubernetes' rules. Editing the manifests changes the lab.
 Nothing of it outlives the command, and nothing outside it is touched.
 
 With --once it prints the table once. It exits with 0 exactly if everything was as it
 must be.
 
-With --ui it serves a page for browsers: the Services of the node under test, each connection of the
-last round, and explain as a form.
+With --ui it serves a page for browsers. The page has the Services of the node under test, each
+connection of the last round, and a form for explain.
 
 With --dataplane userspace a relay above nftables accepts connections and continues them,
-so that endpoints see the node's address. With --dataplane ebpf there are socket hooks above nftables on the node. The last line
-says how many connections they have translated; nftables does the others. That needs root.`,
+so that endpoints see the node's address. With --dataplane ebpf there are socket hooks above
+nftables on the node. The last line says how many connections the hooks have translated; nftables
+translates the others. That needs root.`,
 		Example: `  switchyard lab                         # a web shop, as an example
   switchyard lab my-app/                 # your own manifests
   switchyard lab my-app/overlays/test    # a Kustomize directory

@@ -347,7 +347,7 @@ func TestProxy(t *testing.T) {
 				}
 			}
 			if got := n.sysctl("nf_conntrack_tcp_timeout_established"); got != "82800" {
-				t.Errorf("the time-out of connections is %s: NET_ADMIN is enough to set it", got)
+				t.Errorf("the timeout of connections is %s: NET_ADMIN is enough to set it", got)
 			}
 			p.stop()
 			if !n.routes(clusterAddr)() {

@@ -407,7 +407,7 @@ func (s *server) Traffic(r *adminv1.TrafficRequest, stream grpc.ServerStreamingS
 	case err != nil:
 		return err
 	case kind != adminv1.Kind_KIND_SERVICE:
-		return status.Errorf(codes.InvalidArgument, "selection.kind is %v: traffic is that of KIND_SERVICE", kind)
+		return status.Errorf(codes.InvalidArgument, "selection.kind is %v: traffic is for KIND_SERVICE only", kind)
 	case period < minPeriod:
 		return status.Errorf(codes.InvalidArgument, "period %v is too short: give %v at least", period, minPeriod)
 	}

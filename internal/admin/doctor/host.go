@@ -87,7 +87,7 @@ func reversePath(_ context.Context, n *Node) []Finding {
 	}
 	return []Finding{{
 		Level: Warning, Summary: "rp_filter is 1 (strict) for " + listed(devices),
-		Meaning: "a packet is dropped if its answer would leave by another device: NodePorts and load balancers fail on nodes with several uplinks, " +
+		Meaning: "a packet is dropped if its answer would leave by another device; NodePorts and load balancers fail on nodes with several uplinks, " +
 			"and with network plugins that route both ways differently",
 		Remedy: "sysctl -w net.ipv4.conf.all.rp_filter=2, which is loose, if clients cannot connect from outside; the higher value of all and the device counts",
 	}}
@@ -111,7 +111,7 @@ func bridges(_ context.Context, n *Node) []Finding {
 	}
 	return []Finding{{
 		Level: Warning, Summary: fmt.Sprintf("pods are on bridge %s, and net.bridge.bridge-nf-call-iptables is not 1", podBridges[at]),
-		Meaning: "answers between two pods of this node go over the bridge without being translated back: Services whose endpoint is on the client's node time out",
+		Meaning: "answers between two pods of this node go over the bridge without being translated back; Services with an endpoint on the client's node time out",
 		Remedy:  "modprobe br_netfilter, and sysctl -w net.bridge.bridge-nf-call-iptables=1",
 	}}
 }
@@ -193,7 +193,7 @@ func ports(_ context.Context, n *Node) []Finding {
 		found = append(found, Finding{
 			Level: Warning, Summary: fmt.Sprintf("net.ipv4.ip_local_port_range is %d-%d, and NodePorts are %d-%d", low, high, first, last),
 			Meaning: "a process of this node may connect from the port of a NodePort; answers to it that pass another node's translation, and its own listeners, get lost",
-			Remedy: fmt.Sprintf("sysctl -w net.ipv4.ip_local_reserved_ports=%d-%d, or a range of local ports beside the NodePorts'",
+			Remedy: fmt.Sprintf("sysctl -w net.ipv4.ip_local_reserved_ports=%d-%d, or a range of local ports outside the NodePorts'",
 				max(low, first), min(high, last)),
 		})
 	}

@@ -135,7 +135,7 @@ func leftBehind(ctx context.Context, n *Node) []Finding {
 	for _, i := range items {
 		found = append(found, Finding{
 			Level: Warning, Summary: "of kube-proxy: " + i.String(),
-			Meaning: "a kube-proxy runs beside, or has ended and left this: its rules decide about connections that Switchyard does not translate first",
+			Meaning: "another kube-proxy runs on this node, or has ended and left this; its rules decide about connections that Switchyard does not translate first",
 			Remedy:  "end kube-proxy on this node; 'switchyard proxy' removes what it left after its first whole state, and 'switchyard proxy --cleanup' at once",
 		})
 	}
@@ -196,7 +196,7 @@ func otherProxies(_ context.Context, n *Node) []Finding {
 		return found
 	case len(beside) > 0:
 		slices.Sort(beside)
-		return fine("no other service proxy; chains that translate beside Switchyard: %s", listed(beside))
+		return fine("no other service proxy; other chains that translate: %s", listed(beside))
 	}
 	return fine("no other service proxy, and nothing else translates")
 }
@@ -216,8 +216,8 @@ func firewall(_ context.Context, n *Node) []Finding {
 		found = append(found, Finding{
 			Level: Warning, Summary: fmt.Sprintf("chain %s drops forwarded packets that no rule accepts", name),
 			Meaning: "connections to pods on other nodes, and from outside to pods, fail unless a rule accepts them; the rules were not looked at",
-			Remedy: fmt.Sprintf("see that 'nft list chain %s' accepts the ranges of pods, as most network plugins arrange, or add rules: "+
-				"'ct status dnat accept' for what Services translate, and 'ct state established,related accept'", name),
+			Remedy: fmt.Sprintf("see that 'nft list chain %s' accepts the ranges of pods, as most network plugins arrange; or add the rules "+
+				"'ct status dnat accept' for translated connections and 'ct state established,related accept'", name),
 		})
 	}
 	names, err := n.read("proc/net/ip_tables_names")

@@ -89,7 +89,7 @@ var (
 	localFailures = prometheus.NewDesc("kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total", "Failed attempts to listen on a NodePort at ::1.",
 		[]string{byFamily}, nil)
 	localRejects = prometheus.NewDesc("kubeproxy_nftables_localhost_nodeport_rejected_packets_total",
-		"Packets to NodePorts on loopback addresses that were refused: those of UDP and SCTP to ::1, and those to Services without endpoints.",
+		"Refused packets to NodePorts on loopback addresses: packets of UDP and SCTP to ::1, and packets to Services without endpoints.",
 		[]string{byFamily, "protocol"}, nil)
 )
 

@@ -17,7 +17,7 @@ var (
 	relayedDesc      = prometheus.NewDesc("switchyard_relay_connections", "Connections of TCP, or flows of UDP, that the relay carries.", []string{"protocol"}, nil)
 	relayedLimitDesc = prometheus.NewDesc("switchyard_relay_connections_limit", "How many connections of TCP, or flows of UDP, the relay may carry.", []string{"protocol"}, nil)
 	relayedEndedDesc = prometheus.NewDesc("switchyard_relay_connections_ended_total",
-		"Connections of TCP, or flows of UDP, that the relay has ended to make room for others: of the namespace, Service and client with the most.", []string{"protocol"}, nil)
+		"TCP connections, or UDP flows, that the relay has ended to make room. It ends connections of the namespace, Service and client with the most.", []string{"protocol"}, nil)
 )
 
 // Describe implements [prometheus.Collector].

@@ -34,7 +34,7 @@ var (
 
 	connectionsDesc = prometheus.NewDesc("switchyard_service_connections_total",
 		"New connections to a port of a Service, wherever they went. Without names: to ports beyond the first 1,000.", portLabels, nil)
-	rejectsDesc = prometheus.NewDesc("switchyard_service_rejects_total", "New connections that were rejected, for want of an endpoint.", portLabels, nil)
+	rejectsDesc = prometheus.NewDesc("switchyard_service_rejects_total", "New connections that were rejected because no endpoint exists.", portLabels, nil)
 	dropsDesc   = prometheus.NewDesc("switchyard_service_drops_total",
 		"New connections that were dropped, by the traffic policy or the source ranges.", portLabels, nil)
 	leftOutDesc = prometheus.NewDesc("switchyard_service_ports_left_out", "Ports of Services that had connections and have no series of their own.", nil, nil)

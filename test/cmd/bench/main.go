@@ -56,10 +56,10 @@ func newCommand() *cobra.Command {
 		Short:         "Measure Switchyard on this machine",
 		SilenceErrors: true, // main prints them, once
 		SilenceUsage:  true,
-		Long: `Bench measures one part of Switchyard with synthetic clusters. Each figure is one line of
-JSON on stdout, {"name","services","endpoints","value","unit"}, with "atMost" if it has a target
-and "missed" if that is missed; a table follows on stderr.
-What needs a kernel is measured in a network namespace of its own.`,
+		Long: `Bench measures one part of Switchyard with synthetic clusters. Each figure is one line of JSON on
+stdout, {"name","services","endpoints","value","unit"}. "atMost" is its target, if it has one, and
+"missed" says that the target is missed. A table follows on stderr. Parts that need a kernel run in a
+network namespace of their own.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -70,7 +70,7 @@ What needs a kernel is measured in a network namespace of its own.`,
 		newBench("memory", "Resident memory with everything programmed", true, bench.Memory),
 		newBench("page", "Resident memory with the page open in browsers, for a minute", false, bench.Page),
 		newBench("api", "The node-local API: whole states, and one changed endpoint", false, bench.API),
-		newBench("churn", "What a node is sent of an hour of a busy cluster", false, bench.Churn),
+		newBench("churn", "The bytes that a node gets in an hour of a busy cluster", false, bench.Churn),
 		newBenchScalingCommand(),
 		newBenchEBPFCommand(),
 		newBenchUserspaceCommand(),
@@ -114,7 +114,7 @@ func newBench(name, short string, kernel bool, measure func(context.Context, *be
 		},
 	}
 	addStrict(cmd, &strict)
-	cmd.Flags().IntSliceVar(&o.Services, "services", nil, "numbers of services to measure with (default: those of the README)")
+	cmd.Flags().IntSliceVar(&o.Services, "services", nil, "numbers of services to measure with (default: the README's)")
 	cmd.Flags().IntVar(&o.Endpoints, "endpoints", 0, "endpoints of each service (default 5)")
 	return cmd
 }
@@ -188,7 +188,7 @@ func keepGrowths(dir string, all []bench.Growth, quick bool) error {
 func newBenchEBPFCommand() *cobra.Command {
 	var of bench.EBPFOptions
 	var dir string
-	cmd := newBench("ebpf", "Socket hooks above nftables, beside nftables and direct connections", true,
+	cmd := newBench("ebpf", "Socket hooks above nftables, compared with nftables and direct connections", true,
 		func(ctx context.Context, r *bench.Reporter, o bench.Options) error {
 			self, err := os.Executable()
 			if err != nil {
@@ -212,7 +212,7 @@ func newBenchUserspaceCommand() *cobra.Command {
 	var strict bool
 	cmd := &cobra.Command{
 		Use:   "userspace",
-		Short: "The relay of mode userspace beside HAProxy, nftables and direct connections",
+		Short: "The relay of mode userspace, compared with HAProxy, nftables and direct connections",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := enterNamespaces(); err != nil {
@@ -244,9 +244,9 @@ func newBenchAttacksCommand() *cobra.Command {
 	var strict bool
 	cmd := &cobra.Command{
 		Use:   "attacks",
-		Short: "What others notice of attacks: changes, connections, memory, descriptors",
-		Long: `Attacks runs the program on a throw-away node with 200 Services, has attackers do what they may,
-and measures how long changes and connections of others take. A table has a row for each attack.`,
+		Short: "The effect of attacks on other tenants: changes, connections, memory, descriptors",
+		Long: `Attacks runs the program on a throw-away node with 200 Services, and has attackers do what they may.
+It measures how long other tenants' changes and connections take. A table has a row for each attack.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := enterNamespaces(); err != nil {
@@ -258,7 +258,7 @@ and measures how long changes and connections of others take. A table has a row 
 	addStrict(cmd, &strict)
 	cmd.Flags().StringVar(&o.Program, "program", "bin/switchyard", "program under attack")
 	cmd.Flags().StringVar(&o.Dataplane, "dataplane", "nftables", "mode of the program")
-	cmd.Flags().StringVar(&o.Only, "only", "", "one attack, beside the baseline")
+	cmd.Flags().StringVar(&o.Only, "only", "", "one attack, in addition to the baseline")
 	cmd.Flags().StringVar(&o.During, "during", "", "upgrade or switch, to have another process or dataplane take over under each attack")
 	cmd.Flags().IntVar(&o.Memory, "memory", 0, "limit of the program's memory in MiB (default 1000)")
 	return cmd

@@ -45,7 +45,7 @@ func run(ctx context.Context) error {
 	flag.Float64Var(&o.Scale, "scale", 0.05, "how much happens in each scenario; 1 has a thousand kills")
 	flag.IntVar(&o.Rate, "rate", 2400, "new connections a second")
 	flag.Uint64Var(&o.Seed, "seed", 1, "what decides about all that is random")
-	flag.StringVar(&out, "out", "", "file for the results, for -beside of test/cmd/proof")
+	flag.StringVar(&out, "out", "", "file for the results, for the comparison in test/cmd/proof")
 	flag.Parse()
 	if names != "" {
 		o.Scenarios = strings.Split(names, ",")

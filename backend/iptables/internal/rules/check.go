@@ -44,8 +44,8 @@ func Check(s *state.Service) error {
 		}
 	}
 	if sticky > maxSticky {
-		return fmt.Errorf("it has session affinity, and %d endpoints for all of its ports and families, of which iptables takes %d at most: set "+
-			"sessionAffinity to None, or give it fewer ports or endpoints", sticky, maxSticky)
+		return fmt.Errorf("it has session affinity and %d endpoints in all ports and families, but iptables takes %d at most: "+
+			"set sessionAffinity to None, or give it fewer ports or endpoints", sticky, maxSticky)
 	}
 	return nil
 }

@@ -116,7 +116,7 @@ func (r *Relay) begin() error {
 	if len(r.o.Listen) == 0 {
 		added, err := r.o.Interface.Added()
 		if err != nil {
-			r.log.Warn("cannot look for addresses of services that a former process has added", "error", err)
+			r.log.Warn("cannot list the addresses of services that a previous process has added", "error", err)
 		}
 		for _, addr := range added {
 			r.stale[addr] = true
