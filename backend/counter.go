@@ -14,9 +14,9 @@ type Counter interface {
 	Counts(keys []state.FrontendKey) ([]Counts, error)
 }
 
-// CounterBelow is a [Counter] that may stand below another dataplane, which serves some frontends itself and leaves them out of the records that this one
-// gets. It sees the first packet of each connection before that one does, and counts, too, what is not for itself: so counts go on while a frontend
-// goes from one to the other.
+// CounterBelow is a [Counter] below another dataplane. That dataplane serves some frontends itself and leaves them out of the records
+// that this one gets. CounterBelow sees the first packet of each connection before that dataplane does, and also counts the packets for
+// it. So counts go on while a frontend goes from one to the other.
 type CounterBelow interface {
 	Counter
 	// CountAbove replaces the records of Services of which another dataplane serves a part. A record is nil if that dataplane serves

@@ -39,7 +39,7 @@ func testView() *view {
 	}
 	return &view{
 		inputs: "my-app", followed: true, results: results, services: 13, pods: 2, revision: 7, calls: 40, took: 1200 * time.Millisecond, wrapped: true,
-		warnings: []string{"my-app/web.yaml:3:7: Service web: spec.selector: app=wbe: it has no endpoints: no pod has these labels; those of Deployment shop/web have app=web"},
+		warnings: []string{"my-app/web.yaml:3:7: Service web: spec.selector: app=wbe: it has no endpoints: no pod has these labels; the pods of Deployment shop/web have app=web"},
 	}
 }
 

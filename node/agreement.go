@@ -15,9 +15,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// agreement is a feed of states that are made elsewhere, whose node has the settings that count on this one: which clients are
-// pods, and where NodePorts are served. What c sets counts most, then what the state says, then the defaults of c, for states of an
-// earlier version, which do not say, or of a later one, which say it in a way that is not known here.
+// agreement is a feed of states that are made elsewhere. Their node has the settings that count here: which clients are pods, and where
+// NodePorts are served. The settings of c count most, then the settings of the state. Then come the defaults of c: for states of an
+// earlier version, which have no settings, or of a later one, whose settings are unknown here.
 type agreement struct {
 	state.Feed
 	log       *slog.Logger
@@ -73,8 +73,8 @@ func (a *agreement) node(n *state.Node) *state.Node {
 	return a.to
 }
 
-// keep lets the node have the pod CIDRs, and the addresses of a family, that it had in the last answer if it has none left: the server may
-// have been started while the Node lacks them.
+// keep keeps the pod CIDRs, and the addresses of a family, of the last answer if the node has none left: the server may have started
+// while the Node lacks them.
 func (a *agreement) keep(to *state.Node) {
 	last, before := a.to, len(a.kept)
 	a.kept = nil
@@ -135,8 +135,8 @@ func ownSettings(c *config.Config) (detector *state.LocalDetector, nodePorts *st
 	return detector, nodePorts
 }
 
-// FallbackConfig is [BrainConfig] for a brain that stands in for the server of an API, whose states had the node last: what c does not set
-// is as it was there.
+// FallbackConfig is [BrainConfig] for a brain that stands in for the server of an API, whose states had the node last. The settings
+// that c lacks are as they were there.
 func FallbackConfig(c *config.Config, name string, last *state.Node) brain.Config {
 	b := BrainConfig(c, name)
 	detector, nodePorts := ownSettings(c)

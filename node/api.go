@@ -23,8 +23,8 @@ func (p *pipeline) startAPI(n *Node, c *config.Config) {
 	})
 }
 
-// serveAPI serves on all listeners until ctx ends. Where routing is what the process is for, that one of them cannot be opened is no
-// reason to end it: it routes as well without the API.
+// serveAPI serves on all listeners until ctx ends. A process that routes does not end because one of them cannot be opened: it routes
+// as well without the API.
 func (p *pipeline) serveAPI(ctx context.Context, n *Node, c *config.API) error {
 	listeners, err := listenersOf(c, n.fieldName)
 	if err != nil {

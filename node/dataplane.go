@@ -29,14 +29,14 @@ type Dataplane interface {
 	// Apply, which is of a full update. No other method is called until Reconfigure returns. After an error the dataplane goes on
 	// unchanged.
 	//
-	// A dataplane of [Options].Dataplane gets each configuration that [Node.Reconfigure] gets, whatever has changed: it alone knows what
-	// it goes by. If it has settings of its own, which config.Config does not have, the program calls [Node.Reconfigure] with the same
-	// configuration when they change, and the dataplane takes them over here.
+	// A dataplane of [Options].Dataplane gets each configuration that [Node.Reconfigure] gets, whatever has changed: it alone knows
+	// what it goes by. It may have settings of its own, which config.Config does not have. When they change, the program calls
+	// [Node.Reconfigure] with the same configuration, and the dataplane takes them over here.
 	Reconfigure(c *config.Config) error
 	// Faults returns what keeps the dataplane from holding what was applied, such as another program that changes its rules. It is
 	// called concurrently.
 	Faults() []error
-	// Close ends the dataplane. What is programmed stays.
+	// Close ends the dataplane. The programmed rules stay.
 	Close() error
 }
 
@@ -76,8 +76,8 @@ type DataplaneOptions struct {
 	scheduled func(state.FrontendKey) bool
 }
 
-// DataplaneError is why [New] cannot open the dataplane of a mode: a missing right, a missing feature of the kernel, or another process
-// that has it.
+// DataplaneError is why [New] cannot open the dataplane of a mode. A right or a feature of the kernel is missing, or another process
+// has the dataplane.
 type DataplaneError struct {
 	Mode config.Mode
 	Err  error
@@ -97,11 +97,11 @@ type dataplane struct {
 	open func(ctx context.Context, c *config.Config, o DataplaneOptions, base *nftablesDataplane) (Dataplane, error)
 	// above is set if the dataplane is nftables, or a layer above it.
 	above bool
-	// cleanup removes all that the dataplane ever puts into the kernel, or on Windows into the HNS network of c, and reports whether there was
-	// anything. It is nil if the cleanup of another mode does that.
+	// cleanup removes all that the dataplane ever puts into the kernel, or on Windows into the HNS network of c. It reports whether
+	// there was anything. It is nil if the cleanup of another mode does that.
 	cleanup func(ctx context.Context, c *config.Config) (removed bool, err error)
-	// remove does so in a process that has the lock of the network namespace, and leaves the sysctl for NodePorts on loopback addresses as it is
-	// if keepLoopback is set.
+	// remove does so in a process that has the lock of the network namespace. If keepLoopback is set, it leaves the sysctl for
+	// NodePorts on loopback addresses unchanged.
 	remove func(ctx context.Context, c *config.Config, keepLoopback bool) error
 	// programmed reports whether there is anything that cleanup would remove. It is nil if another mode reports that.
 	programmed func(c *config.Config) (bool, error)
@@ -206,9 +206,9 @@ func SelectMode(c *config.Config, goos string) (config.Mode, error) {
 	return "", fmt.Errorf("mode %s has no dataplane on %s: leave mode blank, or set it to one of %s", mode, goos, strings.Join(others, ", "))
 }
 
-// Cleanup removes all that the dataplanes of an operating system ever put into the kernel, in the calling thread's network namespace,
-// and reports whether there was anything. Connections that are established stay translated. It fails while another process programs
-// the network namespace. On Windows it removes what is on the HNS network that c names, and connections end.
+// Cleanup removes all that the dataplanes of an operating system ever put into the kernel, in the calling thread's network namespace.
+// It reports whether there was anything. Connections that are established stay translated. It fails while another process programs the
+// network namespace. On Windows it removes what is on the HNS network that c names, and connections end.
 func Cleanup(ctx context.Context, c *config.Config, goos string) (removed bool, err error) {
 	for _, d := range dataplanes(goos) {
 		if d.cleanup == nil {
@@ -221,7 +221,7 @@ func Cleanup(ctx context.Context, c *config.Config, goos string) (removed bool, 
 }
 
 // Programmed reports whether the kernel holds anything of a dataplane of an operating system, in the calling thread's network
-// namespace: whether there is something that a start would take over. On Windows that is the HNS network that c names.
+// namespace. If so, a start would take it over. On Windows that is the HNS network that c names.
 func Programmed(c *config.Config, goos string) (bool, error) {
 	for _, d := range dataplanes(goos) {
 		if d.programmed == nil {
@@ -254,8 +254,8 @@ func nftablesOptions(c *config.Config, o DataplaneOptions) nftables.Options {
 	}
 }
 
-// UpstreamMark returns the mark of the connections by which a process with this configuration gets what it follows, for sources:
-// dataplanes leave these connections alone, except for those to cluster IPs.
+// UpstreamMark returns the mark of the connections by which a process with this configuration gets what it follows, for sources.
+// Dataplanes leave these connections alone, except for connections to cluster IPs.
 func UpstreamMark(c *config.Config) uint32 {
 	return upstream.MarkBeside(uint32(1) << c.MasqueradeBit())
 }

@@ -70,7 +70,7 @@ func (d *ebpfDataplane) measured() metrics.SocketHooks {
 	}
 }
 
-// Close implements [Dataplane]. What the hooks did, nftables does from then on.
+// Close implements [Dataplane]. nftables translates the connections of the hooks from then on.
 func (d *ebpfDataplane) Close() error {
 	return errors.Join(d.Backend.Close(), d.closeNamespaces())
 }

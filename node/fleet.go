@@ -11,8 +11,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// fleet knows how the nodes are doing that follow a relay, for its page: of each node one row, of a few KiB at most, however many clients it
-// has and whatever they report.
+// fleet knows the status of the nodes that follow a relay, for its page. It has one row of a few KiB at most for each node, however
+// many clients the node has and whatever they report.
 type fleet struct {
 	mu      sync.Mutex // guards all below
 	version uint64     // of the newest row

@@ -17,8 +17,8 @@ import (
 // followers knows on which nodes dataplanes that follow the API cannot program something. It is for the operators of the server:
 // the node's own log may be far away.
 //
-// Of each node it keeps one status, and logs few of its changes: whatever its dataplanes report, a node takes a few KiB here and
-// of the log. If several dataplanes of a node fail, the status is the one that was reported last.
+// Of each node it keeps one status, and logs few of its changes. Whatever the dataplanes report, a node takes a few KiB here and in the
+// log. If several dataplanes of a node fail, the status is the one that was reported last.
 type followers struct {
 	log *slog.Logger
 

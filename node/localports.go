@@ -186,7 +186,8 @@ func localRemedy(err error) string {
 	return "move the process that listens there to another port, or leave ::1/128 out of nodePortAddresses"
 }
 
-// missing stops listening on the ports that are not wanted, has the others lead to where they should, and returns those on which nothing listens yet, ascending.
+// missing stops listening on the ports that are not wanted, and has the others lead to where they should. It returns the ports on which
+// nothing listens yet, ascending.
 func (l *localPorts) missing() (ports []uint16) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -4,9 +4,9 @@
 //	States ────────────▶ dataplane of config.Mode     switchyard apply
 //	Source ──▶ store ──▶ node-local API               switchyard serve
 //
-// In addition, a [Node] does what a service proxy owes its operators: /healthz, /livez and /metrics, health check node ports, events,
-// the kernel's connection tracking settings, and the removal of what kube-proxy has left. All of it goes by one [config.Config], which
-// can be replaced while the node runs ([Node.Reconfigure]).
+// In addition, a [Node] does what a service proxy owes its operators: /healthz, /livez and /metrics, health check node ports, and
+// events. It also writes the kernel's connection tracking settings, and removes what kube-proxy has left. All of it goes by one
+// [config.Config], which can be replaced while the node runs ([Node.Reconfigure]).
 //
 // A program that routes what an API server has, in whole:
 //
@@ -27,8 +27,8 @@
 //	}
 //	return n.Run(ctx)
 //
-// A Node owns no flags, signals or files: the caller reads the configuration, makes the source, and ends the context. What is programmed
-// stays when a Node ends; [Cleanup] removes it.
+// A Node owns no flags, signals or files: the caller reads the configuration, makes the source, and ends the context. When a Node ends,
+// the programmed rules stay; [Cleanup] removes them.
 package node
 
 import (
@@ -77,11 +77,11 @@ type Options struct {
 	// Config is the whole configuration, as [config.Default] returns it, or the Convert method of a file of config/v1alpha2. It must be valid: c.Validate(runtime.GOOS)
 	// returns nothing, which New does not check. It must not be modified afterwards.
 	Config *config.Config
-	// Source makes the source of the cluster's objects for a configuration and the name of the node, which is empty for a Relay: that
-	// needs the objects of all nodes. It is called by New, and by Reconfigure if clientConnection, configSyncPeriod, serviceProxyName,
-	// api.names or the node's name have changed. With api.names it must also deliver Services and EndpointSlices that only have names, as
-	// kube.Options.Names makes it. What the source implements of [model.WithProblems], [model.WithEligibility] and
-	// [model.WithEvents] is used.
+	// Source makes the source of the cluster's objects for a configuration and the name of the node. The name is empty for a Relay,
+	// which needs the objects of all nodes. New calls it, and Reconfigure calls it if clientConnection, configSyncPeriod,
+	// serviceProxyName, api.names or the node's name have changed. With api.names it must also deliver Services and EndpointSlices that
+	// only have names, as kube.Options.Names makes it. The node uses the source's [model.WithProblems], [model.WithEligibility] and
+	// [model.WithEvents], if it has them.
 	Source func(c *config.Config, node string) (model.Source, error)
 	// States are states that are made elsewhere, for the role Proxy.
 	States *States
@@ -99,11 +99,11 @@ type Options struct {
 	// TakeOver is how long New waits for the end of another process that programs this kernel, and goes on routing until then. Default:
 	// it does not wait.
 	TakeOver time.Duration
-	// Memory is how many bytes of memory the process may use, with what the kernel charges to its container: the limit of its cgroup, as a
-	// rule. The budgets of Services follow from it where Config says so ([config.ByMemory]). 0: it is not known.
+	// Memory is how many bytes of memory the process may use, including the kernel's charges to its container. As a rule, it is the
+	// limit of its cgroup. The budgets of Services follow from it where Config says so ([config.ByMemory]). 0: it is not known.
 	Memory int64
-	// ReplaceKubeProxy makes the node take kube-proxy's place: it writes the settings that [SetUp] writes, and removes what kube-proxy
-	// has left in the kernel once the first state is programmed.
+	// ReplaceKubeProxy makes the node take kube-proxy's place. The node writes the settings that [SetUp] writes, and removes what
+	// kube-proxy has left in the kernel once the first state is programmed.
 	ReplaceKubeProxy bool
 	// HealthCheckNodePorts decides whether the health check node ports of Services are answered. By default a Proxy answers, once it
 	// shows a Service. A Server does not, because it would answer for the dataplanes of other processes. A Relay cannot.
@@ -525,8 +525,8 @@ func (n *Node) statusChanged(s backend.Status) {
 	}
 }
 
-// Events about services are reported at this rate at most: anyone may cause any number of problems, and requests for what is to be routed
-// must not wait.
+// Events about services are reported at this rate at most. Anyone may cause any number of problems, and requests for what is to be
+// routed must not wait.
 const (
 	problemEventPause = 10 * time.Second
 	problemEventBurst = 20

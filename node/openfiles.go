@@ -67,8 +67,8 @@ func (s shares) forServe() shares {
 	return shares{health: s.health, healthOwn: s.healthOwn, metrics: s.metrics, metricsOwn: s.metricsOwn, ui: s.ui, api: s.serve, serve: s.serve}
 }
 
-// apiClients returns how many connections there may be at each of n addresses of the node-local API, if asked for most, 0 for as many
-// as usual.
+// apiClients returns how many connections each of n addresses of the node-local API may have. most is the configured number, 0 for the
+// usual one.
 func (s shares) apiClients(most, n int, log *slog.Logger) int {
 	there := server.ClientsOf(s.api / max(n, 1))
 	switch {

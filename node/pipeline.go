@@ -118,7 +118,7 @@ func (n *Node) brainConfig(c *config.Config, node string) brain.Config {
 }
 
 // bounded returns c with the budgets that follow from the memory of the process. The states of a Relay go to nodes whose memory is not
-// known, and a Server's to a dataplane that has a process of its own.
+// known. A Server's states go to a dataplane that has a process of its own.
 func (n *Node) bounded(c *config.Config) *config.Config {
 	memory := n.o.Memory
 	if n.o.Role != Proxy && (memory <= 0 || memory > config.NodeMemory) {
@@ -322,8 +322,8 @@ func (w *detectionWarning) check(c *config.Config) {
 	}
 }
 
-// undetected is the problem of a configuration by which no client is taken for a pod, in all families or in the one that the cluster prefers. It
-// concerns clusters only: manifests that people try have no pods.
+// undetected is the problem of a configuration by which no client counts as a pod, in all families or in the one that the cluster
+// prefers. It concerns clusters only: manifests that people try have no pods.
 func (n *Node) undetected(c *config.Config, p *pipeline) error {
 	if _, ok := p.source.(model.WithEligibility); !ok {
 		return nil
@@ -447,7 +447,7 @@ func (p *pipeline) answerPorts(ctx context.Context, n *Node) error {
 	}
 }
 
-// stop ends a pipeline that is started. What is programmed stays.
+// stop ends a pipeline that is started. The programmed rules stay.
 func (p *pipeline) stop() {
 	p.stopSource()
 	if p.stopOwn != nil {

@@ -15,11 +15,10 @@ type request struct {
 }
 
 // Reconfigure makes the node go on with another configuration, which must be valid, and must not be modified afterwards. It returns
-// when that
-// is done; before Run is called, it waits. Only what a change concerns is touched: the kernel keeps what it holds, ports stay open,
-// and Options.Source is called only if the way to the cluster's objects, or this node, is another one. A dataplane of Options.Dataplane
-// gets every configuration, also the same one again, for settings of its own. After an error, everything is as it was, and the call may
-// be repeated.
+// when that is done; before Run is called, it waits. Only what a change concerns is touched: the kernel keeps what it holds, and ports
+// stay open. Options.Source is called only if the way to the cluster's objects, or this node, is another one. A dataplane of
+// Options.Dataplane gets every configuration, also the same one again, for settings of its own. After an error, everything is
+// unchanged, and the call may be repeated.
 //
 // Another mode replaces the dataplane while it runs, without the loss of a connection. If the new mode cannot be programmed, the
 // previous one goes on.

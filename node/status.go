@@ -45,7 +45,7 @@ func (d *dataplaneStatus) set(s backend.Status) {
 	d.last, d.listed = s, nil
 }
 
-// current returns the last status. What it has must not be modified.
+// current returns the last status. The caller must not modify it.
 func (d *dataplaneStatus) current() backend.Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -65,9 +65,9 @@ func (d *dataplaneStatus) faults() []error {
 	return nil
 }
 
-// problems are the Services that the dataplane cannot program. They are no faults: the node routes all others, and the owner of one
-// Service must not be able to take a node out of the load balancers of everybody else. The list is made once for each status,
-// because anyone who reaches /healthz can ask for it.
+// problems are the Services that the dataplane cannot program. They are no faults, because the node routes all others. The owner of one
+// Service must not be able to take a node out of the load balancers of everybody else. The list is made once for each status, because
+// anyone who reaches /healthz can ask for it.
 func (d *dataplaneStatus) problems() []error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -22,7 +22,8 @@ import (
 )
 
 // switchable is the dataplane of one mode at a time. A switch to another mode has both programmed for a moment, so that at all times
-// one of them takes new connections. What the previous one carries itself goes on until it ends: such a dataplane is retired.
+// one of them takes new connections. The connections that the previous one carries itself go on until they end: such a dataplane is
+// retired.
 type switchable struct {
 	o      DataplaneOptions
 	log    *slog.Logger
@@ -94,7 +95,7 @@ func (r *retired) isOver(now time.Time) bool {
 }
 
 const (
-	// retirement is how long a retired dataplane may go on. What it carries ends then.
+	// retirement is how long a retired dataplane may go on. Then its connections end.
 	retirement = time.Hour
 	// leastRetirement is how long it goes on at least: connections may be on their way to it that it does not know yet.
 	leastRetirement = 2 * time.Second

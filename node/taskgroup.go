@@ -65,8 +65,8 @@ func (g *group) wait() error {
 
 // together runs all parts until ctx ends or one of them fails, and returns why.
 //
-// They share one context: contexts of their own would end one after the other, so that a part might meet the end of another one
-// before its own.
+// They share one context. Contexts of their own would end one after the other, so that a part might meet the end of another one before
+// its own.
 func together(ctx context.Context, parts []func(context.Context) error) error {
 	g := newGroup(ctx)
 	for _, part := range parts {

@@ -306,7 +306,8 @@ func (t *tally) shown() *metrics.Traffic {
 	return m
 }
 
-// rows returns the ports that are selected, in order: those with the most connections if they are too many, and how many are left out then.
+// rows returns the ports that are selected, in order, and how many are left out. If they are too many, it returns the ones with the
+// most connections.
 func (t *tally) rows(s view.Selection) (rows []view.PortTraffic, leftOut int) {
 	for name, p := range t.ports {
 		if s.Includes(name.service) {

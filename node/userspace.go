@@ -65,7 +65,7 @@ func (d *userspaceDataplane) Reconfigure(c *config.Config) error {
 	return d.Backend.Reconfigure(relayOptions(c, d.options))
 }
 
-// Faults implements [Dataplane]. What the relay cannot do for single Services is none, but a problem.
+// Faults implements [Dataplane]. If the relay cannot serve a single Service, that is a problem and no fault.
 func (d *userspaceDataplane) Faults() []error { return nil }
 
 // drain lets what is open end here or go over to another process, and closes the relay.
@@ -122,7 +122,7 @@ func (d *standaloneRelay) Reconfigure(c *config.Config) error {
 	return nil
 }
 
-// Close implements [Dataplane]. What is open ends here or goes over to another process.
+// Close implements [Dataplane]. Open connections end here or go over to another process.
 func (d *standaloneRelay) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), d.drainTimeout)
 	defer cancel()

@@ -10,8 +10,8 @@ import (
 // Revision numbers the states of a [Feed]. It grows by one with each published state. 0 stands for knowing nothing.
 type Revision uint64
 
-// Feed hands out the states of one node at the pace of their consumer: what changed while the consumer was busy is merged
-// into its next update, so nothing is ever queued for it.
+// Feed hands out the states of one node at the pace of their consumer. Changes that come while the consumer is busy are merged into its
+// next update, so nothing is ever queued for it.
 type Feed interface {
 	// Next blocks until there is a state newer than after and returns how to get there from after. With after = 0, or an
 	// after that the feed no longer remembers, the update is Full. It returns an error only if ctx ends or the feed is
@@ -33,12 +33,12 @@ type Update struct {
 	// Removed are services that no longer exist, ordered by name; always empty in a full update. It may name a service
 	// that the consumer never saw.
 	Removed []ServiceName
-	// Triggers are the times at which what led to changes of endpoints in this update happened in the cluster, one for each
-	// service and revision that has one, in no order. The time from there until the update is applied is the programming
+	// Triggers are the times in the cluster of the events that led to changes of endpoints in this update. Each service and revision
+	// has one time, if it has any, and the times are in no order. The time from there until the update is applied is the programming
 	// latency (kube-proxy's network_programming_duration_seconds). Empty in a full update.
 	Triggers []time.Time
-	// Refused has the new records that a dataplane has refused, ordered by name. Package backend sets it when it applies the update again: Changed
-	// then has the last good records of these services where it differs from the dataplane. A Feed leaves it empty.
+	// Refused has the new records that a dataplane has refused, ordered by name. Package backend sets it when it applies the update
+	// again. Then Changed has the last good records of these services where it differs from the dataplane. A Feed leaves it empty.
 	Refused []*Service
 }
 

@@ -104,13 +104,12 @@ func (n NodePortAddresses) String() string {
 // Select returns the addresses on which n serves NodePorts, sorted, out of the local addresses of this machine. The arguments are
 // not modified.
 //
-// The primary addresses of the node count even if no interface has them: kube-proxy takes them from the Node object as well,
-// and they are what clients know. On a cloud with one-to-one NAT or a virtual IP that is about to arrive they may never, or
-// not yet, be on an interface.
+// The primary addresses of the node count even if no interface has them. kube-proxy takes them from the Node object as well, and
+// clients know them. With one-to-one NAT in a cloud, they may never be on an interface. A virtual IP may arrive there later.
 //
-// Loopback addresses are never selected, except by a range that lies within the loopback range: 127.0.0.0/8 names them,
-// 0.0.0.0/0 does not. The same holds for IPv6 link-local addresses and fe80::/10: each interface of a pod has one, and the kernel cannot
-// route a translated connection without the interface that the address belongs to.
+// Loopback addresses are never selected, except by a range that lies within the loopback range: 127.0.0.0/8 names them, 0.0.0.0/0 does
+// not. The same holds for IPv6 link-local addresses and fe80::/10. Each interface of a pod has such an address, and the kernel cannot
+// route a translated connection without the interface of the address.
 func (n NodePortAddresses) Select(local []netip.Addr, node *Node) []netip.Addr {
 	var selected []netip.Addr
 	if n.Primary && node != nil {

@@ -1,8 +1,8 @@
 // Package state is the vocabulary of Switchyard: the finished routing state of one node.
 //
-// A [Service] is everything this node must do for one Kubernetes Service. All of Kubernetes' rules (traffic policies,
-// topology hints, terminating endpoints, source ranges, ...) have been applied already; what is left for a dataplane is to
-// program what it reads. A dataplane never needs to know, and must never re-interpret, a field of a Kubernetes object.
+// A [Service] is everything this node must do for one Kubernetes Service. All of Kubernetes' rules (traffic policies, topology hints,
+// terminating endpoints, source ranges, ...) have been applied already. A dataplane programs what it reads. It never needs to know, and
+// must never re-interpret, a field of a Kubernetes object.
 //
 // Every value in this package is plain data. A record that has been published is shared between goroutines and must not be
 // modified. Every field of a record takes part in [Service.Equal].
@@ -108,10 +108,10 @@ type Port struct {
 	Internal Traffic
 	// External is for connections to all other kinds of frontend. Its routes are [Unused] if there are none.
 	External Traffic
-	// Affinity is how long a client address (ClientIP affinity) stays with its endpoint after its last new connection, whichever of
-	// the port's frontends it uses. It is a whole number of seconds. 0 means none.
+	// Affinity is how long a client address (ClientIP affinity) stays with its endpoint after its last new connection to any of the
+	// port's frontends. It is a whole number of seconds. 0 means none.
 	Affinity time.Duration
-	// Lingering are serving endpoints of a UDP port that are in no route: they get no new connections here, but UDP flows that they
+	// Lingering are serving endpoints of a UDP port that are in no route. They get no new connections here, but UDP flows that they
 	// already have must not be deleted. A TCP port also has such endpoints, where connections to removed endpoints are to be reset.
 	// Empty otherwise, ordered as [Route.Endpoints].
 	Lingering []Endpoint
@@ -186,12 +186,12 @@ func (k FrontendKind) String() string {
 // Frontend is an address and port that clients connect to.
 type Frontend struct {
 	Kind FrontendKind
-	// Addr is the zero Addr for kind NodePort: the frontend then exists on every node port address of the node, by
-	// [Node.NodePorts] and the interfaces that the node has now.
+	// Addr is the zero Addr for kind NodePort. The frontend then exists on every node port address of the node, by [Node.NodePorts] and
+	// the interfaces that the node has now.
 	Addr netip.Addr
 	Port uint16
-	// Restricted means that only clients in Sources may connect; new connections of all others are dropped before
-	// anything else is looked at, also before a reject verdict. An empty Sources then admits nobody.
+	// Restricted means that only clients in Sources may connect. New connections of all others are dropped before anything else is
+	// looked at, also before a reject verdict. An empty Sources then admits nobody.
 	Restricted bool
 	// Sources are the allowed client addresses of a restricted frontend, masked, sorted, without duplicates.
 	Sources []netip.Prefix

@@ -328,7 +328,7 @@ func tooLarge(svc *service, cfg *brain.Config, size *brain.Size) Problem {
 		has, may, what = size.Frontends, cfg.MaxFrontends, "frontends (addresses of its ports)"
 	}
 	return Problem{Service: svc.name, Reason: ServiceTooLarge, Field: "spec.ports",
-		Note: fmt.Sprintf("the service has %d %s, and %d may be routed; connections to %d ports are refused, and %d ports are not routed, the first of them %s",
+		Note: fmt.Sprintf("the service has %d %s, and %d may be routed: connections to %d ports are refused, and %d ports are not routed, the first of them %s",
 			has, what, may, size.Refused, size.Unrouted, portText(&size.Port)),
 		Remedy: "split the service into several, each with fewer ports or endpoints; " +
 			"or give it fewer externalIPs, load balancer addresses or source ranges"}

@@ -207,8 +207,8 @@ func (b *Backend) note(err error) {
 
 // Apply makes the hooks and their base show u. See [backend.Backend].
 //
-// What the hooks do is always a part of what the base does: they let go of frontends, clients and endpoints first, and take on last. If the
-// base fails, it goes on as before, also with what the hooks have let go of.
+// The hooks always do a part of the base's work: they let go of frontends, clients and endpoints first, and take on last. If the base
+// fails, it goes on unchanged, also with the frontends that the hooks have let go of.
 func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
 	settings := b.settings(u.Node)
 	b.ender.keep(u)

@@ -1,7 +1,7 @@
-// Package ebpf translates the TCP connections of a node's processes at their sockets, when they connect, above another dataplane that does
-// everything: a [Backend] is a pair of socket hooks and that dataplane.
+// Package ebpf translates the TCP connections of a node's processes at their sockets, when they connect. It runs above another
+// dataplane that serves everything: a [Backend] is a pair of socket hooks and that dataplane.
 //
-// The hooks take what they can do exactly as netfilter would, and all else falls through, because they do not find it. What they have is
-// always a part of what the other dataplane has, so that losing them at any time, with the process that has attached them or on a kernel
-// that refuses them, costs speed and no connection. README.md follows a connection.
+// The hooks take the connections that they can translate exactly as netfilter would. All other connections fall through, because the
+// hooks do not find them. The hooks always have a part of what the other dataplane has. So a loss of the hooks costs speed and no
+// connection, at any time, with their process or on a kernel that refuses them. README.md follows a connection.
 package ebpf

@@ -146,8 +146,8 @@ func (h *hooks) limitNodePorts(addrs []netip.Addr) error {
 	return nil
 }
 
-// addNodePorts adds addresses that serve NodePorts. Loopback addresses do that for the node itself only: each pod has its own. What the maps
-// have no room for is left to netfilter.
+// addNodePorts adds addresses that serve NodePorts. Loopback addresses do that for the node itself only: each pod has its own.
+// Addresses for which the maps have no room are left to netfilter.
 func (h *hooks) addNodePorts(addrs []netip.Addr) error {
 	for _, addr := range addrs {
 		if h.nodePorts[addr] {
@@ -229,7 +229,7 @@ func (h *hooks) nodePortMap(addr netip.Addr) (m *ebpf.Map, key any) {
 	return h.programs.Maps["node_ports6"], addr.As16()
 }
 
-// What is counted in the map counts; COUNT_... in hooks.c.
+// Indices of the counts in the map; see COUNT_... in hooks.c.
 const (
 	countTranslated uint32 = iota
 	countMesh

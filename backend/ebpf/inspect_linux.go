@@ -16,8 +16,8 @@ import (
 
 var _ backend.Inspector = (*Backend)(nil)
 
-// Inspect implements [backend.Inspector]. Hooks take a connection before its packets meet the base. The base has the same connection, if its
-// socket is bound to an address, or its pod is left to a service mesh: so the two must not differ.
+// Inspect implements [backend.Inspector]. Hooks take a connection before its packets meet the base. The base has the same connection if
+// its socket is bound to an address, or its pod is left to a service mesh. So the two must not differ.
 func (b *Backend) Inspect(q backend.Query) (backend.Held, error) {
 	base, ok := b.base.(backend.Inspector)
 	if !ok {

@@ -20,18 +20,18 @@ type Options struct {
 	NodeOnly bool
 	// MeshPorts are TCP ports: a pod in which something listens on one of them has a service mesh proxy, and is left to netfilter. At most 4.
 	MeshPorts []uint16
-	// Namespaces are the network namespaces that belong to this node. Default: all that this kernel has; then the calling thread's network
-	// namespace must be the kernel's first one, or CgroupPath must say which processes are this node's.
+	// Namespaces are the network namespaces that belong to this node. Default: all that this kernel has. Then the calling thread's
+	// network namespace must be the kernel's first one, or CgroupPath must say which processes are this node's.
 	Namespaces *Namespaces
 	// Counters counts new connections to each frontend, for [Backend.Counts]. The base counts those that hooks do not take, if it is to.
 	Counters bool
-	// UpstreamMark is the bit of the mark of the node's sockets that are left to the base: those by which a proxy gets its state. 0: there are
-	// none.
+	// UpstreamMark is the bit of the mark of the node's sockets that are left to the base. A proxy gets its state by these sockets. 0:
+	// there are none.
 	UpstreamMark uint32
-	// EndRemoved ends the node's connections that hooks have translated to endpoints which are gone: to all that a call of [Backend.Gone] has
-	// named. It needs CAP_PERFMON and Linux 6.5; without these, such connections go on, and a warning says so. The connections of pods are
-	// left to netfilter then, as with NodeOnly: their sockets are in other network namespaces, where only an address identifies them,
-	// which anybody may have in a namespace of his own.
+	// EndRemoved ends the node's connections that hooks have translated to endpoints which are gone: to all that a call of
+	// [Backend.Gone] has named. It needs CAP_PERFMON and Linux 6.5; without these, such connections go on, and a warning says so. The
+	// connections of pods are left to netfilter then, as with NodeOnly. Their sockets are in other network namespaces, where only an
+	// address identifies them, and anybody may have that address in an own namespace.
 	EndRemoved bool
 }
 

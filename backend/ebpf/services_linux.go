@@ -111,8 +111,8 @@ func (s *services) gone(u *state.Update) []state.ServiceName {
 	return u.Gone(stdmaps.Keys(s.byName))
 }
 
-// nodePorts returns the addresses at which hooks may serve NodePorts: the addresses of settings, less the ones at which a service has
-// frontends of its own, also a service in u.
+// nodePorts returns the addresses at which hooks may serve NodePorts. It leaves out addresses of settings at which a service, also one
+// in u, has frontends of its own.
 func (s *services) nodePorts(u *state.Update, settings *plan.Settings) []netip.Addr {
 	var owned []netip.Addr
 	for _, record := range u.Changed {
@@ -243,8 +243,8 @@ func (s *services) failed(failed map[state.ServiceName]error) {
 	}
 }
 
-// repaired takes down which services the base still has failed with after it was verified, and has those tried again for which
-// there was no room.
+// repaired records which services the base still has failed with after it was verified. It has the services tried again for which there
+// was no room.
 func (s *services) repaired(failed map[state.ServiceName]error) {
 	for name := range s.lost {
 		if failed[name] == nil {
@@ -402,7 +402,7 @@ func (e *service) limit(t *maps.Tables, next []plan.Route) error {
 	return errors.Join(errs...)
 }
 
-// limitRoute makes a route lead to no endpoints and serve no clients that to does not have; to is nil if no route takes its place. It
+// limitRoute makes a route lead to no endpoints and serve no clients that to does not have. to is nil if no route takes its place. It
 // returns false if the route must go: it leads to none of the endpoints of to, or there is no room to say which.
 func limitRoute(t *maps.Tables, r *maps.Placed, to *plan.Route) bool {
 	if to == nil {

@@ -131,12 +131,12 @@ func (b *Backend) ServesLoopback() bool {
 	return b.tables != nil && b.tables[state.IPv4].Settings().ServesLoopback()
 }
 
-// LeaveFlows has no flows deleted until the next Apply, also by Close. Another dataplane is about to take over, and begins flows to
+// LeaveFlows has no flows deleted until the next Apply, also by Close. Another dataplane is about to take over. It begins flows to
 // endpoints that this one does not know: the endpoints of a newer state, or a relay. No other method may be called until LeaveFlows
 // returns.
 func (b *Backend) LeaveFlows() { b.cutter.Suspend() }
 
-// Close releases what the dataplane has open. What is programmed stays.
+// Close releases what the dataplane has open. The programmed rules stay.
 func (b *Backend) Close() error {
 	var errs []error
 	if b.watcher != nil {

@@ -20,11 +20,10 @@ import (
 const cleanupWait = 2 * time.Second
 
 // Cleanup removes all that this dataplane ever puts into the kernel, with both variants of iptables, in the calling thread's network
-// namespace, and says whether there was anything. Connections that are established stay translated. A chain to which other programs'
+// namespace. It reports whether there was anything. Connections that are established stay translated. A chain to which other programs'
 // rules lead stays, and is empty. If NodePorts were served on loopback addresses, the sysctl route_localnet, which that takes, is
-// switched off, because what guarded it is gone. If another process programs the network namespace, and does not end within two
-// seconds, nothing is
-// removed, and the error is [syscall.EBUSY] to [errors.Is].
+// switched off, because what guarded it is gone. If another process programs the network namespace and does not end within two seconds,
+// nothing is removed. Then the error is [syscall.EBUSY] to [errors.Is].
 func Cleanup(ctx context.Context) (removed bool, err error) {
 	held, err := Programmed()
 	if err != nil || !held {

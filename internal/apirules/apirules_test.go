@@ -80,7 +80,7 @@ func TestWhatAnAPIServerRefuses(t *testing.T) {
 	}{
 		{ports(), []string{"spec.ports: is empty"}},
 		{ports(corev1.ServicePort{Port: 80}, corev1.ServicePort{Port: 81, Name: "Web_1"}), []string{"spec.ports[0].name: is empty", `spec.ports[1].name: "Web_1" is invalid: a lowercase RFC 1123 label`}},
-		{ports(corev1.ServicePort{Port: 80, Name: "a"}, corev1.ServicePort{Port: 80, Name: "a"}), []string{`spec.ports[1].name: "a" is the name of spec.ports[0], too`, "spec.ports[1]: port 80/TCP is that of spec.ports[0], too"}},
+		{ports(corev1.ServicePort{Port: 80, Name: "a"}, corev1.ServicePort{Port: 80, Name: "a"}), []string{`spec.ports[1].name: "a" is the name of spec.ports[0], too`, "spec.ports[1]: port 80/TCP is also in spec.ports[0]"}},
 		{ports(corev1.ServicePort{Port: 80, TargetPort: intstr.FromString("8080")}), []string{`spec.ports[0].targetPort: "8080" is not the name of a port, which must contain at least one letter (a-z): for the number, write 8080 without quotes`}},
 		{ports(corev1.ServicePort{Port: 80, NodePort: 30080}), []string{"spec.ports[0].nodePort: is for types NodePort and LoadBalancer, and the type is ClusterIP"}},
 		{ports(corev1.ServicePort{Port: 70000, Protocol: "HTTP"}), []string{"spec.ports[0].port: 70000 is not in the range", `spec.ports[0].protocol: "HTTP" is none of`, "spec.ports[0].targetPort: 70000 is not in"}},

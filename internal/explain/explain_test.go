@@ -31,7 +31,7 @@ func TestWayBack(t *testing.T) {
 		{"a pod that is one of the servers", Pod, here, []string{here, there}, false, true, "where the client is its own server, an address of node n1", "the client is on this node"},
 		{"a pod that is the server", Pod, here, []string{here}, false, true, "an address of node n1, such as 172.16.0.1, instead of the client's: the client is its own server", "the server answers this node"},
 		{"the node", Node, host, []string{there}, false, true, "an address of node n1", "the server answers this node"},
-		{"outside, masqueraded", Outside, outside, []string{there}, false, true, "in the place of the client's: a client that is no pod", "the server answers this node"},
+		{"outside, masqueraded", Outside, outside, []string{there}, false, true, "instead of the client's: a client that is no pod", "the server answers this node"},
 		{"outside, to servers elsewhere", Outside, outside, []string{there}, false, false, outside, "servers on other nodes answer the client directly"},
 		{"outside, to a server here", Outside, outside, []string{here}, true, true, outside, "the server is on this node"},
 		{"outside, to the node itself", Outside, outside, []string{host}, true, true, outside, "the server is on this node"},

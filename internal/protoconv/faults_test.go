@@ -66,7 +66,7 @@ func TestFaultsOfAService(t *testing.T) {
 		{"masquerade", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].External.Masquerade = 5 }, []string{"external.masquerade is 5"}},
 		{"no masquerade", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].External.Masquerade = 0 }, []string{"external.masquerade is MASQUERADE_UNSPECIFIED"}},
 		{"lingering index", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Lingering = []uint32{1 << 31} }, []string{"lingering[0] is 2147483648"}},
-		{"lingering TCP", func(m *localnetv1.ServiceEndpoints) { m.Ports[tcp].Lingering = []uint32{0} }, []string{`port "http"`, "only those of UDP"}},
+		{"lingering TCP", func(m *localnetv1.ServiceEndpoints) { m.Ports[tcp].Lingering = []uint32{0} }, []string{`port "http"`, "only endpoints of UDP"}},
 		{"health check port", func(m *localnetv1.ServiceEndpoints) { m.HealthCheck.Port = 0 }, []string{"health_check.port is 0"}},
 		{"health check count", func(m *localnetv1.ServiceEndpoints) { m.HealthCheck.LocalIpv6 = 1 << 31 }, []string{"health_check"}},
 	} {

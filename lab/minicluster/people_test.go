@@ -188,9 +188,9 @@ func TestWhyThereAreNoEndpoints(t *testing.T) {
 		objs []runtime.Object
 		want string
 	}{
-		"value":       {[]runtime.Object{selects(map[string]string{"app": "wbe"}), web}, "Service default/web: spec.selector: app=wbe: it has no endpoints: no pod has these labels; those of Deployment default/web have app=web"},
-		"key":         {[]runtime.Object{selects(map[string]string{"name": "web"}), web}, "Service default/web: spec.selector: name=web: it has no endpoints: no pod has these labels; those of Deployment default/web have app=web in place of name"},
-		"one of two":  {[]runtime.Object{selects(map[string]string{"app": "web", "tier": "back"}), web}, "Service default/web: spec.selector: app=web,tier=back: it has no endpoints: no pod has these labels; those of Deployment default/web have tier=front"},
+		"value":       {[]runtime.Object{selects(map[string]string{"app": "wbe"}), web}, "Service default/web: spec.selector: app=wbe: it has no endpoints: no pod has these labels; the pods of Deployment default/web have app=web"},
+		"key":         {[]runtime.Object{selects(map[string]string{"name": "web"}), web}, "Service default/web: spec.selector: name=web: it has no endpoints: no pod has these labels; the pods of Deployment default/web have app=web in place of name"},
+		"one of two":  {[]runtime.Object{selects(map[string]string{"app": "web", "tier": "back"}), web}, "Service default/web: spec.selector: app=web,tier=back: it has no endpoints: no pod has these labels; the pods of Deployment default/web have tier=front"},
 		"nothing":     {[]runtime.Object{service("web", nil), deployment("mailer", 1)}, has + "no pod in namespace default has these labels"},
 		"namespace":   {[]runtime.Object{service("web", nil), elsewhere}, has + "Deployment shop/web has these labels, in another namespace; a Service selects pods of its own namespace, which is default"},
 		"replicas":    {[]runtime.Object{service("web", nil), none}, has + "Deployment default/web has these labels, and 0 replicas"},

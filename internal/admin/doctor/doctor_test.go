@@ -126,7 +126,7 @@ func TestFindings(t *testing.T) {
 		}, "leftovers", Warning, "not permitted"},
 		"Cilium":        {set("sys/class/net/cilium_host/address", ""), "other proxies", Warning, "Cilium is on this node"},
 		"earlier chain": {chain(nft.BaseChain{Family: "inet", Table: "vpn", Name: "pre", Type: "nat", Priority: -150}), "other proxies", Warning, "inet vpn pre translates at priority -150"},
-		"chain beside":  {chain(nft.BaseChain{Family: "ip", Table: "nat", Name: "PREROUTING", Type: "nat", Priority: -100}), "other proxies", OK, "beside Switchyard: ip nat PREROUTING"},
+		"chain beside":  {chain(nft.BaseChain{Family: "ip", Table: "nat", Name: "PREROUTING", Type: "nat", Priority: -100}), "other proxies", OK, "other chains that translate: ip nat PREROUTING"},
 		"no forwarding": {set("proc/sys/net/ipv4/ip_forward", "0\n"), "forwarding", Fault, "ip_forward is 0"},
 		"no IPv6":       {set("proc/sys/net/ipv6/conf/all/forwarding", "0\n"), "forwarding", Warning, "this node has IPv6 addresses"},
 		"dropping":      {chain(nft.BaseChain{Family: "ip", Table: "filter", Name: "FORWARD", Type: "filter", Hook: nft.Forward, Drops: true}), "firewall", Warning, "ip filter FORWARD drops forwarded packets"},
