@@ -297,7 +297,7 @@ func TestProxyFlagsBesideAFile(t *testing.T) {
 	}
 	want := []string{
 		path + ": portRange: is dropped: nothing uses it",
-		"flags that do not count beside --config: --oom-score-adj, --proxy-mode; set these in " + path,
+		"flags that --config overrides: --oom-score-adj, --proxy-mode; set these in " + path,
 	}
 	if !slices.Equal(warnings, want) {
 		t.Errorf("warnings = %q", warnings)
