@@ -107,7 +107,7 @@ func (c *typeComments) add(n ast.Node) bool {
 				comments[name.Name] = strings.Join(strings.Fields(f.Doc.Text()), " ")
 			}
 		}
-		// config.Config and the sections of a file have types of the same name. Those of a file are read last.
+		// config.Config and the sections of a file have types of the same name. The types of a file are read last.
 		c.fields[typ.Name.Name] = comments
 	}
 	return true
