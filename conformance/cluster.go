@@ -33,6 +33,7 @@ type cluster struct {
 	output    *tail              // of the dataplane's processes
 	// partEntries is as in backend.RunOptions.
 	partEntries int
+	config      brain.Config // of the store
 	store       *store.Store
 	api         API
 	endSource   context.CancelFunc
@@ -79,12 +80,8 @@ func newCluster(ctx context.Context, d Dataplane, o clusterOptions) (*cluster, e
 		return nil, errors.Join(err, l.Close())
 	}
 	c := &cluster{ctx: ctx, dataplane: d, settings: o.settings, lab: l, recorder: recorder, output: output, partEntries: o.partEntries, changed: make(chan struct{})}
-	c.store = store.New(store.Options{
-		Brain: brain.Config{
-			NodeName: l.Node().Name, LocalDetector: o.detector, NodePorts: o.nodePorts, MasqueradeAll: o.masqueradeAll,
-		},
-		Logger: o.settings.Logger,
-	})
+	c.config = brain.Config{NodeName: l.Node().Name, LocalDetector: o.detector, NodePorts: o.nodePorts, MasqueradeAll: o.masqueradeAll}
+	c.store = store.New(store.Options{Brain: c.config, Logger: o.settings.Logger})
 	if err := c.follow(d.NewAPI); err != nil {
 		return nil, errors.Join(err, c.closeLab())
 	}
@@ -213,6 +210,13 @@ func (c *cluster) update(set []model.Object, deleted []model.Ref) error {
 	if err := c.api.Update(set, deleted); err != nil {
 		return err
 	}
+	return c.wait()
+}
+
+// configure changes the configuration of the node and waits until the dataplane shows it.
+func (c *cluster) configure(config brain.Config) error {
+	c.config = config
+	c.store.Reconfigure(config, store.Budgets{})
 	return c.wait()
 }
 

@@ -73,6 +73,10 @@ func TestFaultsAreNoticed(t *testing.T) {
 		"only IPv4":                {"cluster_ip", "one_family"},
 		"the mark stays":           {"tunnel"},
 		"no loopback guard":        {"loopback", "loopback_node_ports"},
+		"the detector stays":       {"detector_changes"},
+		"clients of former endpoints stay": {
+			"affinity",
+		},
 	} {
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()

@@ -98,7 +98,11 @@ func (n *naive) Apply(_ context.Context, u *state.Update) (backend.Result, error
 	for _, name := range u.Removed {
 		delete(n.services, name)
 	}
-	n.node = u.Node
+	node := *u.Node
+	if n.node != nil && n.fault == "the detector stays" {
+		node.LocalDetector = n.node.LocalDetector
+	}
+	n.node = &node
 	result := backend.Result{Failed: map[state.ServiceName]error{}}
 	for name, s := range n.services {
 		if n.fault == "TCP only" && slices.ContainsFunc(s.Ports, func(p state.Port) bool { return p.Protocol != state.TCP }) {
@@ -139,7 +143,7 @@ func (n *naive) write() error {
 		}
 	}
 	for set := range n.affinity {
-		if !sets[set] {
+		if !sets[set] && n.fault != "clients of former endpoints stay" {
 			fmt.Fprintf(script, "delete set %s\n", set)
 		}
 	}

@@ -144,6 +144,7 @@ func commands() map[string]func(ts *testscript.TestScript, neg bool, args []stri
 		"endpoints":       (*story).endpoints,
 		"unknown":         (*story).makeUnknown,
 		"zone":            (*story).zone,
+		"configure":       (*story).configure,
 		"address":         (*story).address,
 		"leak-loopback":   (*story).leakLoopback,
 		"tunnel":          (*story).tunnel,

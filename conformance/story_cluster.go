@@ -103,6 +103,30 @@ func parseDetector(value string) (state.LocalDetector, error) {
 	return state.LocalDetector{}, fmt.Errorf("unknown detector %q", value)
 }
 
+// configure: configure detect=none|cluster-cidr|node-cidr|prefix:P|bridge:DEV | node-ports=primary|all|CIDR,...
+func (s *story) configure(_ *testscript.TestScript, args []string) error {
+	if len(args) == 0 {
+		return errors.New("usage: configure [detect=…] [node-ports=…]")
+	}
+	next := s.cluster.config
+	for _, arg := range args {
+		key, value, _ := strings.Cut(arg, "=")
+		var err error
+		switch key {
+		case "detect":
+			next.LocalDetector, err = parseDetector(value)
+		case "node-ports":
+			next.NodePorts, err = parseNodePorts(value)
+		default:
+			err = fmt.Errorf("unknown option %q", arg)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return s.cluster.configure(next)
+}
+
 // addPod: pod NAME [on=other] [addresses=N] PROTO:PORT...
 func (s *story) addPod(_ *testscript.TestScript, args []string) error {
 	if len(args) == 0 {

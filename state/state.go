@@ -352,6 +352,9 @@ func (r *Route) Equal(o *Route) bool {
 
 // Equal reports whether two nodes are the same in every field. Empty and nil slices are the same.
 func (n *Node) Equal(o *Node) bool {
+	if n == o {
+		return true // as nearly always: a node may have many addresses
+	}
 	return n.Name == o.Name && slices.Equal(n.Addresses, o.Addresses) && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
 		slices.Equal(n.ServiceCIDRs, o.ServiceCIDRs) && equal(n.LocalDetector, o.LocalDetector) && equal(n.NodePorts, o.NodePorts)
 }

@@ -259,3 +259,52 @@ func TestNodePortAddressesFollow(t *testing.T) {
 		t.Error("the tables were read because of an address")
 	}
 }
+
+// TestNodePortAddressesKept: the addresses are selected again only once something is another that they follow from, so that a change of a Service
+// costs the same on a node with many. Whatever changes, they are right.
+func TestNodePortAddressesKept(t *testing.T) {
+	ns := newNS(t)
+	addDevice(t, ns, "192.0.2.7/24", "198.51.100.7/24", "2001:db8::7/64")
+	b := newBackend(t, ns, Options{NodePortAddresses: state.NodePortAddresses{CIDRs: []netip.Prefix{prefix("192.0.2.0/24")}}})
+	apply(t, b, full(everyKind("every", 1, 3, 0)))
+	first := b.mirror.NodePorts()
+	if !slices.Equal(first, []netip.Addr{addr("192.0.2.7")}) {
+		t.Fatalf("node ports are served on %v", first)
+	}
+	u := delta(everyKind("every", 1, 4, 0))
+	apply(t, b, u)
+	other := *u.Node
+	for _, n := range []*state.Node{u.Node, &other} {
+		if again := b.selectNodePorts(n); !sameMemory(again, first) {
+			t.Errorf("%v is not the memory of before", again)
+		}
+	}
+	if allocs := testing.AllocsPerRun(10, func() { translating(b.selectNodePorts(&other)) }); allocs > 0 {
+		t.Errorf("selecting the same addresses allocates %v times", allocs)
+	}
+	chosen, chooser := *u, *u.Node
+	chooser.NodePorts = &state.NodePortAddresses{CIDRs: []netip.Prefix{prefix("198.51.100.0/24")}}
+	chosen.Node = &chooser
+	apply(t, b, &chosen)
+	if got, want := b.mirror.NodePorts(), []netip.Addr{addr("198.51.100.7")}; !slices.Equal(got, want) {
+		t.Errorf("by the node's choice, node ports are served on %v, want %v", got, want)
+	}
+	if err := b.Reconfigure(Options{NodePortAddresses: state.NodePortAddresses{CIDRs: []netip.Prefix{prefix("2001:db8::/64")}}}); err != nil {
+		t.Fatal(err)
+	}
+	apply(t, b, full(everyKind("every", 1, 3, 0)))
+	if got, want := b.mirror.NodePorts(), []netip.Addr{addr("2001:db8::7")}; !slices.Equal(got, want) {
+		t.Errorf("with other options, node ports are served on %v, want %v", got, want)
+	}
+}
+
+// TestTranslating: of the addresses, ::1 alone is left out, and the list stays as it is.
+func TestTranslating(t *testing.T) {
+	all := []netip.Addr{addr("127.0.0.1"), addr("192.0.2.7"), netip.IPv6Loopback(), addr("2001:db8::7")}
+	if got, want := translating(all), []netip.Addr{all[0], all[1], all[3]}; !slices.Equal(got, want) || all[2] != netip.IPv6Loopback() {
+		t.Errorf("%v are translated, want %v, and all are still %v", got, want, all)
+	}
+	if got := translating(all[:2]); !sameMemory(got, all[:2]) {
+		t.Errorf("%v is not the memory of all", got)
+	}
+}

@@ -54,6 +54,9 @@ type Backend struct {
 	// flags are the flags of our tables. If they are owned, nobody else can change them while this process runs.
 	flags nft.TableFlags
 
+	// selected is the last result of selectNodePorts.
+	selected selection
+
 	// limits are the limits of comparisons, except the number of lookups at a time.
 	limits ruleset.Limits
 
@@ -548,19 +551,42 @@ func (b *Backend) repair(same *state.Update) (total backend.Result, err error) {
 	}
 }
 
-// selectNodePorts returns the addresses that serve NodePorts now.
-func (b *Backend) selectNodePorts(node *state.Node) []netip.Addr {
-	on := b.o.NodePortAddresses
-	if node.NodePorts != nil {
-		on = *node.NodePorts
-	}
-	return on.Select(b.addrs.Addrs(), node)
+// selection is which addresses serve NodePorts, and what that follows from.
+type selection struct {
+	on    state.NodePortAddresses
+	local []netip.Addr
+	node  *state.Node
+	addrs []netip.Addr
 }
 
-// translating returns the NodePort addresses without ::1. The kernel cannot translate connections to ::1, because IPv6 has no counterpart to
-// route_localnet.
+// selectNodePorts returns the addresses that serve NodePorts now: the same memory as before if they are the same. A node may have many, which a
+// change of a Service must not go through.
+func (b *Backend) selectNodePorts(node *state.Node) []netip.Addr {
+	now := selection{on: b.o.NodePortAddresses, local: b.addrs.Addrs(), node: node}
+	if node.NodePorts != nil {
+		now.on = *node.NodePorts
+	}
+	was := &b.selected
+	if was.node == node && sameMemory(was.local, now.local) && was.on.Equal(now.on) {
+		return was.addrs
+	}
+	if now.addrs = now.on.Select(now.local, node); slices.Equal(was.addrs, now.addrs) {
+		now.addrs = was.addrs
+	}
+	b.selected = now
+	return now.addrs
+}
+
+func sameMemory(a, b []netip.Addr) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
+
+// translating returns the NodePort addresses, which are sorted, without ::1. The kernel cannot translate connections to ::1, because IPv6 has no
+// counterpart to route_localnet.
 func translating(nodePorts []netip.Addr) []netip.Addr {
-	return slices.DeleteFunc(slices.Clone(nodePorts), func(a netip.Addr) bool { return a == netip.IPv6Loopback() })
+	i, served := slices.BinarySearchFunc(nodePorts, netip.IPv6Loopback(), netip.Addr.Compare)
+	if !served {
+		return nodePorts
+	}
+	return slices.Concat(nodePorts[:i], nodePorts[i+1:])
 }
 
 // commitNoted carries out a plan, after which NodePorts are served on nodePorts, and takes down what it means for flows: the services that

@@ -95,10 +95,7 @@ func (l *sourceLists) index(f state.Family, sources []netip.Prefix) (list int, i
 }
 
 func sameSources(a, b []netip.Prefix) bool {
-	if len(a) == len(b) && len(a) > 0 && &a[0] == &b[0] {
-		return true
-	}
-	return slices.Equal(a, b)
+	return sameMemory(a, b) || slices.Equal(a, b)
 }
 
 var sourcesSeed = maphash.MakeSeed()

@@ -209,7 +209,7 @@ func replaceFew(old, from, to []state.Endpoint) (placed []state.Endpoint, ok boo
 }
 
 // sameMemory reports whether two lists are one, so that it takes no time to see that they are equal.
-func sameMemory(a, b []state.Endpoint) bool {
+func sameMemory[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 

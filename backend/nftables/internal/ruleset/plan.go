@@ -257,15 +257,20 @@ func (p *Plan) diffLists() {
 	}
 }
 
-// diffList plans the way from one sorted list of ranges to another. A change of a long list takes little more than going along it.
+// diffList plans the way from one sorted list of ranges to another. A change of a long list takes little more than going along it, once.
 func (p *Plan) diffList(l *allowedList, from, to []netip.Prefix) {
-	if sameSources(from, to) {
+	if sameMemory(from, to) {
 		return
 	}
-	for len(from) > 0 || len(to) > 0 {
+	for {
+		same := 0
+		for same < len(from) && same < len(to) && from[same] == to[same] {
+			same++
+		}
+		from, to = from[same:], to[same:]
 		switch {
-		case len(from) > 0 && len(to) > 0 && from[0] == to[0]:
-			from, to = from[1:], to[1:]
+		case len(from) == 0 && len(to) == 0:
+			return
 		case len(to) == 0 || len(from) > 0 && from[0].Compare(to[0]) < 0:
 			p.del(l.element(from[0]))
 			from = from[1:]
@@ -287,10 +292,10 @@ func (p *Plan) finalize(nodePorts []netip.Addr) {
 			p.del(k.element())
 		}
 	}
-	p.serveOn(nodePorts)
-	if slices.Equal(nodePorts, p.m.nodePorts) {
+	if sameMemory(nodePorts, p.m.nodePorts) {
 		return // as nearly always; a node may have many addresses
 	}
+	p.serveOn(nodePorts)
 	was, is := nodePortElements(p.m.nodePorts), nodePortElements(nodePorts)
 	had, has := elementSet(was), elementSet(is)
 	for _, e := range was {

@@ -98,7 +98,8 @@ func trafficOf(f *state.Frontend) int {
 	return 1
 }
 
-// isKept reports whether a frontend of one version, p, is one of the other, which looks at its traffic in the same way.
+// isKept reports whether a frontend of one version, p, is one of the other, which looks at its traffic in the same way. Their ranges may differ: of
+// these, a frontend has a number only, which is always rendered.
 func (d *portDiff) isKept(p *state.Port, f *state.Frontend) bool {
 	if d.whole[trafficOf(f)] {
 		return false
@@ -111,7 +112,7 @@ func (d *portDiff) isKept(p *state.Port, f *state.Frontend) bool {
 		a = b
 	}
 	i, ok := slices.BinarySearchFunc(a, *f, state.Frontend.Compare)
-	return ok && a[i].Equal(*f)
+	return ok && a[i].Restricted == f.Restricted
 }
 
 // changes reports whether anything differs for a frontend that is kept.

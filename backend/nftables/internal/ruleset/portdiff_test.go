@@ -182,6 +182,37 @@ func changeOneEndpoint(t *testing.T, affinity time.Duration) {
 	}
 }
 
+// TestChangeOfOneRange: a change of one range of a service looks at no endpoint, and goes along the list of ranges only.
+func TestChangeOfOneRange(t *testing.T) {
+	const endpoints, ranges = 1_000, 100
+	service := func(last int) *state.Service {
+		var sources []netip.Prefix
+		for i := range ranges {
+			if i == ranges-1 {
+				i = last
+			}
+			sources = append(sources, netip.PrefixFrom(netip.AddrFrom4([4]byte{20, 0, byte(i), 0}), 24))
+		}
+		s := restrictedService("restricted", sources)
+		s.Ports[0].Internal = state.Traffic{Inside: forward(endpointsOf(state.IPv4, 0, endpoints))}
+		s.Ports[0].External = s.Ports[0].Internal
+		return s
+	}
+	m := elementsOnly(NewMirror(), testSettings(), delta(service(ranges)), nil).Commit()
+	p := elementsOnly(m, testSettings(), delta(service(ranges+1)), nil)
+	if n := len(p.old.own) + len(p.new.own); n > 4 {
+		t.Errorf("%d elements beside ranges are looked at, want those of the list's number", n)
+	}
+	for _, s := range p.order {
+		if s.set.kind != allowed || s.del.n != 1 || s.add.n != 1 {
+			t.Errorf("in %s, %d elements are deleted and %d added, want one range each", s.set.name(), s.del.n, s.add.n)
+		}
+	}
+	if len(p.order) != 1 {
+		t.Errorf("%d sets change, want 1", len(p.order))
+	}
+}
+
 func recordPort(i int, eps []state.Endpoint) state.Port {
 	p := state.Port{
 		Name: fmt.Sprintf("p%02d", i), Protocol: state.TCP, Family: state.IPv4,
