@@ -66,7 +66,7 @@ func TestUsersOfTheSocket(t *testing.T) {
 		want   string
 	}{
 		{"nobody is listed", nil, "PermissionDenied"},
-		{"others are listed", []string{"1", "65532"}, "one of user 65533"},
+		{"others are listed", []string{"1", "65532"}, "runs as user 65533"},
 		{"the user is listed", []string{"1", "65533"}, "all"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

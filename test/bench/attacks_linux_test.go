@@ -19,7 +19,7 @@ func TestAttacksMissed(t *testing.T) {
 		want      []string
 	}{
 		{"nftables", false, nil},
-		{"nftables", true, []string{"slow: changes of others take 1s", "lossy: 0 changes of others are late, 1 of their connections lost"}},
+		{"nftables", true, []string{"slow: other tenants' changes take 1s", "lossy: 0 changes of other tenants are late, 1 of their connections lost"}},
 		{"iptables", true, []string{"lossy: "}},
 	} {
 		err := missedAttacks(&AttackOptions{Dataplane: test.dataplane}, []*attackRow{slow, lossy}, test.strict)
