@@ -417,10 +417,10 @@ func TestServeAndApply(t *testing.T) {
 	}
 	refused.stop()
 	doubtful := n.start(stranger, group, netAdmin, "apply", "nftables", "--api", "unix://"+socket, "--healthz-bind-address", "127.0.0.1:10266")
-	n.eventually("a server of an unknown user is refused", func() bool { return strings.Contains(n.get("127.0.0.1:10266", "/healthz"), "is one of user 65532") })
+	n.eventually("a server of an unknown user is refused", func() bool { return strings.Contains(n.get("127.0.0.1:10266", "/healthz"), "runs as user 65532") })
 	doubtful.stop()
 	unlisted := n.start(unknown, group, netAdmin, "apply", "nftables", "--api", "unix://"+socket, "--socket-users", "65532", "--healthz-bind-address", "127.0.0.1:10266")
-	n.eventually("a client of an unknown user is refused", func() bool { return strings.Contains(n.get("127.0.0.1:10266", "/healthz"), "is one of user 65531") })
+	n.eventually("a client of an unknown user is refused", func() bool { return strings.Contains(n.get("127.0.0.1:10266", "/healthz"), "runs as user 65531") })
 	unlisted.stop()
 	if n.routes(clusterAddr)() {
 		t.Error("a refused client has programmed the kernel")
