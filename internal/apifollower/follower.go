@@ -168,6 +168,11 @@ func (f *Follower) take(from *client.Watcher, u *client.Update) {
 		update.Removed = append(update.Removed, state.ServiceName(name))
 	}
 	update = update.Keep(maps.Keys(unreadable), held.Get)
+	for _, left := range update.Changed {
+		if unreadable[left.Name] != nil && left != held.Get(left.Name) {
+			f.log.Error("invalid service loses frontends that belong to other services now", "service", left.Name.String())
+		}
+	}
 	f.mu.Lock()
 	if from != f.watcher { // the next update is whole and newer
 		f.mu.Unlock()

@@ -1,9 +1,11 @@
 package apifollower_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"slices"
@@ -33,12 +35,20 @@ type world struct {
 	listener *bufconn.Listener // nil while there is no server
 	stop     func()
 	reported []string // to the server that is up
+	logged   bytes.Buffer
+}
+
+// Write takes a line of the follower's log.
+func (w *world) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.logged.Write(line)
 }
 
 func newWorld(t *testing.T) *world {
 	w := &world{t: t}
 	var err error
-	w.follower, err = apifollower.New(apifollower.Options{Client: client.Options{
+	w.follower, err = apifollower.New(apifollower.Options{Logger: slog.New(slog.NewTextHandler(w, nil)), Client: client.Options{
 		Target: "unix:///api", Node: "here", MinBackoff: 100 * time.Millisecond, MaxBackoff: time.Second,
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			w.mu.Lock()
@@ -425,6 +435,11 @@ func TestFrontendsOfWhatCannotBeReadGoToOthers(t *testing.T) {
 				a := w.follower.Replica().Snapshot().Get(state.ServiceName{Namespace: "ns", Name: "a"})
 				if len(a.Ports) != 1 || a.Ports[0].Frontends[0].Port != 80 {
 					t.Errorf("of a there is %+v", a)
+				}
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				if n := strings.Count(w.logged.String(), `"invalid service loses frontends that belong to other services now" service=ns/a`); n != 1 {
+					t.Errorf("the log names the service that loses a frontend %d times, want once:\n%s", n, &w.logged)
 				}
 			})
 		})
