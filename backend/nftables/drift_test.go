@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -275,7 +276,7 @@ func TestNodePortAddressesKept(t *testing.T) {
 	apply(t, b, u)
 	other := *u.Node
 	for _, n := range []*state.Node{u.Node, &other} {
-		if again := b.selectNodePorts(n); !sameMemory(again, first) {
+		if again := b.selectNodePorts(n); !ruleset.SameMemory(again, first) {
 			t.Errorf("%v is not the memory of before", again)
 		}
 	}
@@ -304,7 +305,7 @@ func TestTranslating(t *testing.T) {
 	if got, want := translating(all), []netip.Addr{all[0], all[1], all[3]}; !slices.Equal(got, want) || all[2] != netip.IPv6Loopback() {
 		t.Errorf("%v are translated, want %v, and all are still %v", got, want, all)
 	}
-	if got := translating(all[:2]); !sameMemory(got, all[:2]) {
+	if got := translating(all[:2]); !ruleset.SameMemory(got, all[:2]) {
 		t.Errorf("%v is not the memory of all", got)
 	}
 }

@@ -567,7 +567,7 @@ func (b *Backend) selectNodePorts(node *state.Node) []netip.Addr {
 		now.on = *node.NodePorts
 	}
 	was := &b.selected
-	if was.node == node && sameMemory(was.local, now.local) && was.on.Equal(now.on) {
+	if was.node == node && ruleset.SameMemory(was.local, now.local) && was.on.Equal(now.on) {
 		return was.addrs
 	}
 	if now.addrs = now.on.Select(now.local, node); slices.Equal(was.addrs, now.addrs) {
@@ -576,8 +576,6 @@ func (b *Backend) selectNodePorts(node *state.Node) []netip.Addr {
 	b.selected = now
 	return now.addrs
 }
-
-func sameMemory(a, b []netip.Addr) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
 // translating returns the NodePort addresses, which are sorted, without ::1. The kernel cannot translate connections to ::1, because IPv6 has no
 // counterpart to route_localnet.

@@ -95,7 +95,7 @@ func (l *sourceLists) index(f state.Family, sources []netip.Prefix) (list int, i
 }
 
 func sameSources(a, b []netip.Prefix) bool {
-	return sameMemory(a, b) || slices.Equal(a, b)
+	return SameMemory(a, b) || slices.Equal(a, b)
 }
 
 var sourcesSeed = maphash.MakeSeed()

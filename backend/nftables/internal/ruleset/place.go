@@ -160,7 +160,7 @@ func (a *applied) follow(s *state.Service) []placement {
 // replaceFew returns what place makes of the placement of some endpoints, from, if few of these change or the slots stay. ok is false if it is
 // for place to find out. The result may be old.
 func replaceFew(old, from, to []state.Endpoint) (placed []state.Endpoint, ok bool) {
-	if sameMemory(from, to) {
+	if SameMemory(from, to) {
 		return old, true
 	}
 	size := slotsFor(len(to))
@@ -208,15 +208,15 @@ func replaceFew(old, from, to []state.Endpoint) (placed []state.Endpoint, ok boo
 	return placed, true
 }
 
-// sameMemory reports whether two lists are one, so that it takes no time to see that they are equal.
-func sameMemory[T any](a, b []T) bool {
+// SameMemory reports whether two lists are one, so that it takes no time to see that they are equal.
+func SameMemory[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // endpointChanges yields the endpoints that only one of two sorted lists has, in order, and whether it is the second.
 func endpointChanges(from, to []state.Endpoint) iter.Seq2[state.Endpoint, bool] {
 	return func(yield func(e state.Endpoint, added bool) bool) {
-		if sameMemory(from, to) {
+		if SameMemory(from, to) {
 			return
 		}
 		for len(from) > 0 || len(to) > 0 {

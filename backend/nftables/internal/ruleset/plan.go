@@ -259,7 +259,7 @@ func (p *Plan) diffLists() {
 
 // diffList plans the way from one sorted list of ranges to another. A change of a long list takes little more than going along it, once.
 func (p *Plan) diffList(l *allowedList, from, to []netip.Prefix) {
-	if sameMemory(from, to) {
+	if SameMemory(from, to) {
 		return
 	}
 	for {
@@ -292,7 +292,7 @@ func (p *Plan) finalize(nodePorts []netip.Addr) {
 			p.del(k.element())
 		}
 	}
-	if sameMemory(nodePorts, p.m.nodePorts) {
+	if SameMemory(nodePorts, p.m.nodePorts) {
 		return // as nearly always; a node may have many addresses
 	}
 	p.serveOn(nodePorts)

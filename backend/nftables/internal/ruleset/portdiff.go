@@ -79,7 +79,7 @@ const internalRoutes = externalInside
 
 // diffSlots returns the indexes at which two placements differ.
 func diffSlots(a, b []state.Endpoint) (slots []int) {
-	if sameMemory(a, b) {
+	if SameMemory(a, b) {
 		return nil
 	}
 	for i := range max(len(a), len(b)) {
@@ -176,7 +176,7 @@ func sameShape(a, b *state.Port) bool {
 	}
 	same := func(s, t *state.Traffic) bool {
 		return s.Masquerade == t.Masquerade && s.Inside.Verdict == t.Inside.Verdict && s.Outside.Verdict == t.Outside.Verdict &&
-			sameMemory(s.Inside.Endpoints, t.Inside.Endpoints) && sameMemory(s.Outside.Endpoints, t.Outside.Endpoints)
+			SameMemory(s.Inside.Endpoints, t.Inside.Endpoints) && SameMemory(s.Outside.Endpoints, t.Outside.Endpoints)
 	}
 	return same(&a.Internal, &b.Internal) && same(&a.External, &b.External)
 }
