@@ -191,7 +191,7 @@ func TestRefusalOfOthers(t *testing.T) {
 	}
 }
 
-// TestRunRetriesRefused: what is refused is retried by itself with a pause, and what it holds stays over the end of a Run.
+// TestRunRetriesRefused: Run retries a refused service after a pause. The last good record stays after Run ends.
 func TestRunRetriesRefused(t *testing.T) {
 	o := backend.RunOptions{MinBackoff: time.Second, MaxBackoff: time.Second, VerifyPeriod: time.Hour}
 	start(t, o, func(b *bench) {

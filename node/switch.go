@@ -618,8 +618,8 @@ func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config
 // program applies a state to a stack, and returns the Services that failed. It is an error if one failed that is not in before.
 func (s *switchable) program(ctx context.Context, next *stack, u *state.Update, before map[state.ServiceName]error) (map[state.ServiceName]error, error) {
 	began := time.Now()
-	if former, ok := s.now.complete().(backend.FlowKeeper); ok && s.now.complete() != next.complete() {
-		former.LeaveFlows()
+	if keeper, ok := s.now.complete().(backend.FlowKeeper); ok && s.now.complete() != next.complete() {
+		keeper.LeaveFlows()
 	}
 	if relay, ok := s.now.top.(relaying); ok && next.base == s.now.base {
 		relay.Retire() // the base's rules that lead to it must go: masqueradeBit may be the relay's bit from now on

@@ -37,7 +37,7 @@ func (d *winkernelDataplane) Reconfigure(c *config.Config) error {
 	return d.Backend.Reconfigure(winkernelOptions(c, d.options))
 }
 
-// Faults implements [Dataplane]. What HNS cannot do for single Services is none, but a problem.
+// Faults implements [Dataplane]. Limits of HNS for single Services are problems, and no faults.
 func (d *winkernelDataplane) Faults() []error { return nil }
 
 // countHNSFailure counts a failure in the metrics, in kube-proxy's words.

@@ -109,7 +109,7 @@ func TestHooksLetGoFirst(t *testing.T) {
 	f.base.SetFailureRate(0)
 }
 
-// TestFailedServices: what the base has failed with is left to it, until an update has it again or a Verify has repaired it.
+// TestFailedServices: hooks leave a failed service to the base until an update has the service again, or a Verify has repaired it.
 func TestFailedServices(t *testing.T) {
 	f := newFixture(t)
 	f.apply(full(record(1, 1), record(2, 1), record(3, 1)))

@@ -146,10 +146,10 @@ func (s *services) applied(u *state.Update, settings *plan.Settings, failed map[
 	if len(s.byName) == 0 { // the first: maps that grow step by step take twice as long
 		s.byName, s.pending = make(map[state.ServiceName]*service, len(u.Changed)), make(map[state.ServiceName]bool, len(u.Changed))
 	}
-	var former []*state.Service
+	var replaced []*state.Service
 	for _, name := range gone {
 		if e := s.byName[name]; e != nil {
-			former = s.put(former, name, e, nil, failed[name] != nil)
+			replaced = s.put(replaced, name, e, nil, failed[name] != nil)
 		}
 	}
 	for _, record := range u.Changed {
@@ -158,29 +158,29 @@ func (s *services) applied(u *state.Update, settings *plan.Settings, failed map[
 			e = &service{}
 			s.byName[record.Name] = e
 		}
-		former = s.put(former, record.Name, e, record, failed[record.Name] != nil)
+		replaced = s.put(replaced, record.Name, e, record, failed[record.Name] != nil)
 	}
 	if s.counters == nil {
 		return
 	}
-	for _, record := range former { // last, so that frontends go on that go to another service
+	for _, record := range replaced { // last, so that frontends go on that go to another service
 		s.counters.Drop(record)
 	}
 }
 
 // put replaces the record of a service, nil to remove it. The base may have failed with it. It appends the previous records to its
 // first argument.
-func (s *services) put(former []*state.Service, name state.ServiceName, e *service, record *state.Service, failed bool) []*state.Service {
+func (s *services) put(replaced []*state.Service, name state.ServiceName, e *service, record *state.Service, failed bool) []*state.Service {
 	if s.counters != nil {
 		s.counters.Hold(record)
 	}
 	if failed && !s.lost[name] {
 		e.had = e.record
 	} else {
-		former = append(former, e.record)
+		replaced = append(replaced, e.record)
 	}
 	if !failed {
-		former = append(former, e.had)
+		replaced = append(replaced, e.had)
 		e.had = nil
 	}
 	e.record = record
@@ -192,12 +192,12 @@ func (s *services) put(former []*state.Service, name state.ServiceName, e *servi
 		delete(s.pending, name)
 		delete(s.left, name)
 		delete(s.lost, name)
-		return former
+		return replaced
 	default:
 		delete(s.lost, name)
 	}
 	s.pending[name] = true
-	return former
+	return replaced
 }
 
 // count has connections to the frontends of all records counted from now on, nil for no longer.
