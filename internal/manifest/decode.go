@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/switchyard-net/switchyard/internal/spelling"
 )
 
 // decoder walks the nodes of one file along the Go types of the objects.
@@ -236,7 +238,7 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, info *typeInfo) {
 	d.mapping(n, segField, func(name string, key, value *yaml.Node) {
 		if index, ok := info.fields[name]; ok {
 			d.value(value, v.FieldByIndex(index))
-		} else if like := Closest(name, info.names); like != "" {
+		} else if like := spelling.Closest(name, info.names); like != "" {
 			d.fail(key, "%w: did you mean %s?", ErrUnknownField, like)
 		} else if path := d.elsewhere(name); path != "" {
 			d.fail(key, "%w here: did you mean %s?", ErrUnknownField, path)

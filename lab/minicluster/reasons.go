@@ -11,7 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/switchyard-net/switchyard/internal/manifest"
+	"github.com/switchyard-net/switchyard/internal/spelling"
 )
 
 // explain warns of a Service without endpoints, and says why it has none.
@@ -97,7 +97,7 @@ func miss(selector, has map[string]string) (text string, cost int) {
 		switch like := likeKey(want, key, has); {
 		case there:
 			wrong = append(wrong, fmt.Sprintf("%s=%s", key, value))
-			if manifest.Distance(value, want) > 2 && !strings.Contains(value, want) && !strings.Contains(want, value) {
+			if spelling.Distance(value, want) > 2 && !strings.Contains(value, want) && !strings.Contains(want, value) {
 				cost += 10
 			}
 		case like != "":
@@ -117,7 +117,7 @@ func miss(selector, has map[string]string) (text string, cost int) {
 // likeKey returns the key under which labels have the wanted value, or nearly the wanted key.
 func likeKey(want, key string, has map[string]string) string {
 	keys := slices.Sorted(maps.Keys(has))
-	slices.SortStableFunc(keys, func(a, b string) int { return cmp.Compare(manifest.Distance(a, key), manifest.Distance(b, key)) })
+	slices.SortStableFunc(keys, func(a, b string) int { return cmp.Compare(spelling.Distance(a, key), spelling.Distance(b, key)) })
 	for _, k := range keys {
 		if has[k] == want {
 			return k

@@ -23,7 +23,7 @@ var arrows = []arrow{
 	{"brain", []string{"model", "state"}},
 	{"internal/revlog", []string{"state"}},
 	{"store", []string{"model", "state", "brain", "internal/revlog"}},
-	{"internal/explain", []string{"model", "state", "brain", "store"}},
+	{"internal/explain", []string{"model", "state", "brain", "store", "internal/spelling"}},
 	{"internal/admin/view", []string{"model", "state", "brain", "store"}},
 	{"backend", []string{"state"}},
 	{"internal/backendtest", []string{"state", "backend"}},
@@ -32,6 +32,7 @@ var arrows = []arrow{
 	{"kernel/conntrack", []string{"state"}},
 	{"internal/kernel/nodelock", []string{"internal/kernel/nft"}},
 	{"internal/kernel/localnet", nil},
+	{"internal/kernel/ctusage", nil},
 	{"internal/kernel/ipset", []string{"state"}},
 	{"internal/kernel/namespace", nil},
 	{"backend/nftables", []string{"state", "backend", "kernel/conntrack", "internal/kernel/localnet", "internal/kernel/nft", "internal/repairs", "internal/kernel/ifaddr", "internal/kernel/nodelock"}},
@@ -93,14 +94,15 @@ var arrows = []arrow{
 	{"internal/configfile", []string{"config", "config/v1alpha1", "config/v1alpha2", "internal/manifest", "client/regularfile"}},
 
 	// The building blocks of sources and dataplanes.
-	{"internal/manifest", []string{"client/regularfile"}},
+	{"internal/spelling", nil},
+	{"internal/manifest", []string{"client/regularfile", "internal/spelling"}},
 	{"internal/apirules", nil},
 	{"kubeconv", []string{"model", "state"}},
 	{"internal/kernel/nft", nil},
 	{"internal/kernel/ipvs", nil},
 	{"internal/ops/nodesetup", []string{"kernel/conntrack", "state"}},
 	{"internal/kernel/leftovers", []string{"internal/kernel/nft"}},
-	{"internal/admin/doctor", []string{"internal/kernel/leftovers", "internal/kernel/nft"}},
+	{"internal/admin/doctor", []string{"internal/kernel/ctusage", "internal/kernel/leftovers", "internal/kernel/nft"}},
 	{"internal/repairs", nil},
 	{"internal/resident", nil},
 	{"internal/ops/healthz", []string{"state", "backend"}},
@@ -108,7 +110,7 @@ var arrows = []arrow{
 	{"internal/ops/metrics", []string{"model", "state", "backend"}},
 
 	// The lab that people try, behind one package that nothing on a node's path imports.
-	{"lab/minicluster", []string{"state", "internal/apirules", "internal/manifest"}},
+	{"lab/minicluster", []string{"state", "internal/apirules", "internal/manifest", "internal/spelling"}},
 	{"lab/inputs", []string{"client/regularfile", "internal/manifest"}},
 	{"lab", []string{"model", "state", "brain", "store", "backend", "internal", "kubeconv", "test"}},
 

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/switchyard-net/switchyard/internal/manifest"
+	"github.com/switchyard-net/switchyard/internal/spelling"
 )
 
 // explainFlag adds to the error of a flag what was probably meant.
@@ -34,7 +34,7 @@ func unknownFlag(c *cobra.Command, name string, err error) error {
 			names = append(names, f.Name)
 		}
 	})
-	if like := manifest.Closest(name, names); like != "" && len(name) > 1 {
+	if like := spelling.Closest(name, names); like != "" && len(name) > 1 {
 		return fmt.Errorf("%w: did you mean --%s?", err, like)
 	}
 	return err
@@ -55,7 +55,7 @@ func explainArgs(c *cobra.Command, args []string, err error) error {
 		}
 		names = append(names, sub.Name())
 	}
-	if like := manifest.Closest(args[0], names); like != "" {
+	if like := spelling.Closest(args[0], names); like != "" {
 		return fmt.Errorf("%w: did you mean %q?", err, like)
 	}
 	return err

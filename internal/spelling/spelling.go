@@ -1,4 +1,5 @@
-package manifest
+// Package spelling finds the name that a person probably meant.
+package spelling
 
 import "strings"
 

@@ -1,4 +1,4 @@
-package manifest
+package spelling
 
 import "testing"
 
