@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/internal/ops/metrics"
 	"github.com/switchyard-net/switchyard/internal/source/upstream"
+	"github.com/switchyard-net/switchyard/internal/spelling"
 	"github.com/switchyard-net/switchyard/internal/winkernel"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -192,18 +194,25 @@ func dataplaneOf(mode config.Mode, goos string) (dataplane, bool) {
 // SelectMode returns the mode whose dataplane serves c on an operating system, named as in runtime.GOOS. An empty mode stands for the
 // best one. Where the mode has no dataplane, it is an error with a remedy.
 func SelectMode(c *config.Config, goos string) (config.Mode, error) {
-	mode := cmp.Or(c.Mode, config.DefaultMode(goos))
-	var others []string
-	for _, d := range dataplanes(goos) {
-		if d.mode == mode {
-			return mode, nil
-		}
-		others = append(others, string(d.mode))
-	}
-	if len(others) == 0 {
+	mode, others := cmp.Or(c.Mode, config.DefaultMode(goos)), Modes(goos)
+	switch like := spelling.Closest(string(mode), others); {
+	case slices.Contains(others, string(mode)):
+		return mode, nil
+	case len(others) == 0:
 		return "", fmt.Errorf("mode %s has no dataplane on %s: dataplanes need Linux or Windows", mode, goos)
+	case like != "":
+		return "", fmt.Errorf("mode %s has no dataplane on %s: did you mean %s?", mode, goos, like)
 	}
 	return "", fmt.Errorf("mode %s has no dataplane on %s: leave mode blank, or set it to one of %s", mode, goos, strings.Join(others, ", "))
+}
+
+// Modes are the modes that have a dataplane on an operating system, named as in runtime.GOOS.
+func Modes(goos string) []string {
+	var modes []string
+	for _, d := range dataplanes(goos) {
+		modes = append(modes, string(d.mode))
+	}
+	return modes
 }
 
 // Cleanup removes all that the dataplanes of an operating system ever put into the kernel, in the calling thread's network namespace.

@@ -101,6 +101,18 @@ func (c *adminClient) list(ctx context.Context, selection *adminv1.Selection, li
 	}
 }
 
+// maxKeys is how many rows are read for their names only, in completions and hints.
+const maxKeys = 1000
+
+// keys returns the keys of rows, maxKeys of them at most.
+func (c *adminClient) keys(ctx context.Context, selection *adminv1.Selection) (keys []string, err error) {
+	_, err = c.list(ctx, selection, maxKeys, func(m *adminv1.Row) error {
+		keys = append(keys, m.GetKey())
+		return nil
+	})
+	return keys, err
+}
+
 // ask asks why a connection goes where it goes.
 func (c *adminClient) ask(ctx context.Context, from, to string) ([]*explain.Answer, error) {
 	m, err := c.Explain(ctx, &adminv1.ExplainRequest{From: from, To: to})

@@ -51,7 +51,7 @@ dataplane has one version, which is written.
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !slices.Contains(configfile.Versions(), version) {
-				return cli.Usage(cmd.CommandPath(), fmt.Errorf("--to: %q is neither %s", version, strings.Join(configfile.Versions(), " nor ")))
+				return cli.Usage(cmd.CommandPath(), cli.NoneOf("to", version, configfile.Versions()...))
 			}
 			files, err := readFiles(standardInput(cmd), args...)
 			if err != nil {
@@ -77,6 +77,7 @@ dataplane has one version, which is written.
 	}
 	cmd.Flags().StringVarP(&out, "output", "o", "", "file to write, instead of standard output")
 	cmd.Flags().StringVar(&version, "to", configfile.Versions()[0], "version to write: "+strings.Join(configfile.Versions(), " or "))
+	cli.Complete(cmd, "to", configfile.Versions()...)
 	return cmd
 }
 
@@ -116,7 +117,7 @@ func newConfigDefaultsCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			file, ok := files[version]
 			if !ok {
-				return cli.Usage(cmd.CommandPath(), fmt.Errorf("--version: %q is neither v1alpha1 nor v1alpha2", version))
+				return cli.Usage(cmd.CommandPath(), cli.NoneOf("version", version, "v1alpha1", "v1alpha2"))
 			}
 			text, err := configfile.MarshalObject(file)
 			if err != nil {
@@ -127,6 +128,7 @@ func newConfigDefaultsCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&version, "version", "v1alpha2", "version of the file: v1alpha1 or v1alpha2")
+	cli.Complete(cmd, "version", "v1alpha1", "v1alpha2")
 	return cmd
 }
 

@@ -72,7 +72,7 @@ The exit code is 0 if there are no faults, 1 if there are, and 2 for mistakes in
 	f.Var(&o.files, "config", "configuration file of the node's proxy, or - for standard input: the mode, the API server and the address of /healthz are taken from it")
 	f.StringVar(&o.mode, "mode", "", "dataplane that the proxy is to use (default: the mode of the configuration, or of the running process, or nftables)")
 	o.socket.register(f)
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server (default: the configuration's, or the pod's service account, if there is one)")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", kubeconfigUsage)
 	f.StringVar(&o.master, "master", "", "address of the API server, in place of the kubeconfig's")
 	f.StringVar(&o.api, "api", "", "relay or other server that a dataplane on this node would follow, as for 'switchyard apply'")
 	f.StringVar(&o.tls.CA, "tls-ca", "", "authorities that vouch for that server, in PEM")
@@ -86,6 +86,8 @@ The exit code is 0 if there are no faults, 1 if there are, and 2 for mistakes in
 	f.DurationVar(&o.timeout, "timeout", 5*time.Second, "how long each server may take to answer")
 	f.StringVarP(&o.output, "output", "o", "text", "text or json")
 	f.BoolVar(&o.problems, "problems", false, "show warnings and faults only")
+	cli.Complete(cmd, "output", "text", "json")
+	cli.Complete(cmd, "mode", node.Modes(runtime.GOOS)...)
 	return cmd
 }
 
@@ -111,8 +113,14 @@ func (o *doctorOptions) run(cmd *cobra.Command) error {
 		HealthAddress: o.health.String(),
 		Health:        func(ctx context.Context) (doctor.Health, error) { return askHealth(ctx, o.health.AddrPort, o.timeout) },
 	}
-	if o.kubeconfig != "" || o.master != "" || c.ClientConnection.Kubeconfig != "" || os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
-		n.API = func(ctx context.Context) (doctor.API, error) { return o.askAPI(ctx, c, name) }
+	connection, ok, err := operatorConnection(c, o.master)
+	if ok || err != nil {
+		n.API = func(ctx context.Context) (doctor.API, error) {
+			if err != nil {
+				return doctor.API{}, err
+			}
+			return o.askAPI(ctx, connection, name)
+		}
 	}
 	if o.api != "" {
 		n.Relay = func(ctx context.Context) (doctor.Relay, error) { return o.askRelay(ctx, c.HostnameOverride) }
@@ -130,7 +138,7 @@ func (o *doctorOptions) run(cmd *cobra.Command) error {
 // check finds flags that cannot be used, and returns the range of NodePorts.
 func (o *doctorOptions) check() (first, last int, err error) {
 	if o.output != "text" && o.output != "json" {
-		return 0, 0, fmt.Errorf("--output: %q is neither text nor json", o.output)
+		return 0, 0, cli.NoneOf("output", o.output, "text", "json")
 	}
 	if err := o.socket.check(); err != nil {
 		return 0, 0, err
@@ -287,10 +295,10 @@ func askHealth(ctx context.Context, address netip.AddrPort, timeout time.Duratio
 	return h, nil
 }
 
-func (o *doctorOptions) askAPI(ctx context.Context, c *config.Config, name string) (doctor.API, error) {
+func (o *doctorOptions) askAPI(ctx context.Context, connection kube.Connection, name string) (doctor.API, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	api, err := kubeConnection(c, o.master).Config()
+	api, err := connection.Config()
 	if err != nil {
 		return doctor.API{}, err
 	}

@@ -39,7 +39,7 @@ func (o *runOptions) dryRun(cmd *cobra.Command) error {
 	nodes := objects.nodeNames()
 	known := slices.Contains(nodes, name)
 	if !known && len(nodes) > 0 {
-		return fmt.Errorf("there is no Node %q in %s, only %s; choose one of them with --node, or add it", name, o.source, strings.Join(nodes, ", "))
+		return fmt.Errorf("there is no Node %q in %s, only %s; choose one of them with --node, or add it", name, o.source, someOf(nodes, name))
 	}
 	s := objects.store(c, name)
 	defer s.Close()

@@ -46,31 +46,38 @@ kind of client, each policy that applies, and every endpoint with the reason why
 or not. It also shows whose address the server sees, and how answers come back. It needs no rights
 on the node.
 
-FROM is pod/NAMESPACE/NAME, node, outside or an IP address. TO is svc/NAMESPACE/NAME[:PORT], PORT
-being a name or a number, or IP:PORT[/PROTOCOL].
+FROM is pod/NAMESPACE/NAME, node, outside or an IP address. TO is one of these:
 
-A running proxy answers through its admin API (--socket), by its own objects and configuration. With
---source or --kubeconfig, or if no process serves that socket, explain computes the answer itself. The
-objects come from manifests (--source, also - for standard input) or from an API server. Explain needs
-the Services, EndpointSlices, Nodes, Namespaces and Pods of a cluster. Give it the routing flags, or the
+    svc/NAMESPACE/NAME[:PORT]         a Service; PORT is a name or a number, and all ports count without it
+    NAMESPACE/NAME[:PORT]             the same
+    NAME, NAME.NAMESPACE[:PORT]       the name of a Service in DNS, also with .svc.CLUSTER-DOMAIN
+    http://NAME.NAMESPACE/PATH        a URL
+    IP:PORT[/PROTOCOL]                any address
+
+A running process on this node answers through its admin API (--socket), by its own objects and configuration.
+With --source or --kubeconfig, or if no process serves that socket, explain computes the answer itself. The
+objects come from manifests (--source, or - for standard input) or from an API server. Explain needs the
+Services, EndpointSlices, Nodes, Namespaces and Pods of a cluster. Give it the routing flags, or the
 configuration file, of the node's proxy.
 
 The exit code is 0 if the connection is forwarded, 3 if it is rejected, and 4 if it is dropped. It is 5
 if the service proxy does nothing with the connection. It is 1 if there is no answer, and 2 for mistakes
 in the command line. Of several ports, it is the highest.`,
 		Example: `  switchyard explain 10.244.1.5 svc/shop/db
-  switchyard explain pod/shop/cart-0 svc/shop/db --kubeconfig ~/.kube/config --cluster-cidr 10.244.0.0/16
-  switchyard explain outside 203.0.113.10:443 --kubeconfig ~/.kube/config --node node-a
+  switchyard explain pod/shop/cart-0 db --cluster-cidr 10.244.0.0/16
+  switchyard explain pod/shop/cart-0 http://db.shop.svc.cluster.local:8080/ --source my-app/
+  switchyard explain outside 203.0.113.10:443 --node node-a
   kubectl get services,endpointslices,nodes,namespaces,pods -A -o yaml | switchyard explain node svc/shop/db:5432 --source - --node node-a`,
-		Args: cobra.ExactArgs(2),
+		Args: questionArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(cmd, args[0], args[1])
 		},
+		ValidArgsFunction: o.complete,
 	}
 	f := cmd.Flags()
 	o.flags = f
 	f.StringVar(&o.source, "source", "", "manifest or directory of manifests, or - for standard input, instead of an API server")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server (default: the pod's service account)")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", kubeconfigUsage)
 	f.StringVar(&o.master, "master", "", "address of the API server, in place of the kubeconfig's")
 	f.StringVar(&o.node, "node", "", "node whose proxy handles the connection (default: the node of the pod in FROM, or the only one)")
 	f.Var(&o.files, "config", "configuration file of the node's proxy, as for 'switchyard run'; flags about routing override it")
@@ -78,7 +85,22 @@ in the command line. Of several ports, it is the highest.`,
 	f.BoolVar(&o.all, "all", false, "list all endpoints, however many there are")
 	o.socket.register(f)
 	o.routing.register(f, "")
+	cli.Complete(cmd, "output", "text", "json")
+	_ = cmd.RegisterFlagCompletionFunc("node", o.completeNode)
 	return cmd
+}
+
+// questionArgs requires a client and a destination. Its errors show how to name them.
+func questionArgs(cmd *cobra.Command, args []string) error {
+	switch len(args) {
+	case 2:
+		return nil
+	case 0:
+		return fmt.Errorf("which connection? Name who connects (FROM) and to what (TO), such as:\n%s", cmd.Example)
+	case 1:
+		return fmt.Errorf("TO is missing: name the destination of %s, such as svc/NAMESPACE/NAME, cart.shop:http, http://cart.shop/ or 10.96.0.10:53/udp", args[0])
+	}
+	return fmt.Errorf("explain takes FROM and TO, and got %d words: %s; ask about one connection at a time", len(args), strings.Join(args, " "))
 }
 
 func (o *explainOptions) run(cmd *cobra.Command, fromText, toText string) error {
@@ -166,7 +188,7 @@ func (o *explainOptions) check() error {
 	case o.flags.Changed("socket") && (o.source != "" || o.kubeconfig != "" || o.master != "" || len(o.files) > 0):
 		return errors.New("--socket and --source, --kubeconfig, --master or --config exclude each other: a running process has objects and a configuration of its own; leave out all but one")
 	case o.output != "text" && o.output != "json":
-		return fmt.Errorf("--output: %q is neither text nor json", o.output)
+		return cli.NoneOf("output", o.output, "text", "json")
 	case o.source != "" && (o.kubeconfig != "" || o.master != ""):
 		return errors.New("--source and --kubeconfig or --master exclude each other: objects come from one place; leave out all but one")
 	}
@@ -240,7 +262,7 @@ func (c *clusterObjects) nodeFor(from explain.From, given string) (string, error
 	names := c.nodeNames()
 	if given != "" {
 		if len(names) > 0 && !slices.Contains(names, given) {
-			return "", fmt.Errorf("there is no Node %q, only %s; choose one of them with --node", given, strings.Join(names, ", "))
+			return "", fmt.Errorf("there is no Node %q, only %s; choose one of them with --node", given, someOf(names, given))
 		}
 		return given, nil
 	}
@@ -254,5 +276,5 @@ func (c *clusterObjects) nodeFor(from explain.From, given string) (string, error
 	if err != nil || len(names) == 0 || slices.Contains(names, host) {
 		return host, err
 	}
-	return "", fmt.Errorf("which node handles the connection? Choose one with --node: %s", strings.Join(names, ", "))
+	return "", fmt.Errorf("which node handles the connection? Choose one with --node: %s", someOf(names, host))
 }

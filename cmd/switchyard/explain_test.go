@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -9,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -63,7 +66,9 @@ func TestExplainExitCodes(t *testing.T) {
 		"node 10.96.200.200:80":    exitDropped,
 		"node 192.0.2.1:80":        exitNotServed,
 		"node svc/default/nothing": cli.ExitError,
-		"node nothing":             cli.ExitUsage,
+		"node nothing":             cli.ExitError,
+		"node www.example.com":     cli.ExitUsage,
+		"":                         cli.ExitUsage,
 		"node":                     cli.ExitUsage,
 	} {
 		var out strings.Builder
@@ -73,15 +78,15 @@ func TestExplainExitCodes(t *testing.T) {
 	}
 }
 
-// TestExplainAsksTheAPIServer: a cluster's objects come from its API server, and the node is the client's node.
-func TestExplainAsksTheAPIServer(t *testing.T) {
+// exampleAPI is an API server with the objects of testdata/explain/cluster.yaml, which lets nobody list Namespaces. It calls asked with the
+// path of each request.
+func exampleAPI(t *testing.T, asked func(path string)) *httptest.Server {
 	objects, errs := manifest.Load(filepath.Join("testdata", "explain", "cluster.yaml"))
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
-	var asked []string
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked = append(asked, r.URL.Path+" "+r.URL.Query().Get("fieldSelector"))
+		asked(r.URL.Path)
 		kinds := map[string]string{"services": "Service", "endpointslices": "EndpointSlice", "nodes": "Node", "pods": "Pod", "servicecidrs": "ServiceCIDR"}
 		versions := map[string]string{"endpointslices": "discovery.k8s.io/v1", "servicecidrs": "networking.k8s.io/v1"}
 		plural := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
@@ -92,10 +97,6 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`))
 			return
 		}
-		version := versions[plural]
-		if version == "" {
-			version = "v1"
-		}
 		items := []runtime.Object{}
 		for _, o := range objects {
 			if o.Object.GetObjectKind().GroupVersionKind().Kind == kind {
@@ -103,9 +104,21 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 			}
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(map[string]any{"kind": kind + "List", "apiVersion": version, "metadata": map[string]any{}, "items": items})
+		_ = json.NewEncoder(w).Encode(map[string]any{"kind": kind + "List", "apiVersion": cmp.Or(versions[plural], "v1"), "metadata": map[string]any{}, "items": items})
 	}))
-	defer api.Close()
+	t.Cleanup(api.Close)
+	return api
+}
+
+// TestExplainAsksTheAPIServer: a cluster's objects come from its API server, and the node is the client's node.
+func TestExplainAsksTheAPIServer(t *testing.T) {
+	var mu sync.Mutex
+	var asked []string
+	api := exampleAPI(t, func(path string) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked = append(asked, path)
+	})
 	var stdout, stderr strings.Builder
 	args := strings.Fields("explain pod/default/client svc/default/kubernetes --cluster-cidr 10.244.0.0/16 --master " + api.URL)
 	if code := run(t.Context(), args, &stdout, &stderr); code != cli.ExitOK || stderr.String() != "" {
@@ -124,5 +137,69 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 	stdout.Reset()
 	if code := run(t.Context(), args, &stdout, &stderr); code != cli.ExitError || !strings.Contains(stderr.String(), "list namespaces") {
 		t.Errorf("without an API server: exit code %d\n%s%s", code, stdout.String(), stderr.String())
+	}
+}
+
+// TestKubeconfigs: an operator's commands find the API server where kubectl does.
+func TestKubeconfigs(t *testing.T) {
+	var asked atomic.Int32
+	api := exampleAPI(t, func(string) { asked.Add(1) })
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const head = "apiVersion: v1\nkind: Config\n"
+	cluster := head + "clusters: [{name: c, cluster: {server: " + api.URL + "}}]\n"
+	contexts := head + "contexts: [{name: x, context: {cluster: c}}]\ncurrent-context: x\n"
+	whole := cluster + strings.TrimPrefix(contexts, head)
+	one, two, empty := write("one", cluster), write("two", contexts), write("empty", "")
+	missing, socket := filepath.Join(dir, "missing"), filepath.Join(dir, "none.sock")
+	home := filepath.Dir(filepath.Dir(write("home/.kube/config", whole)))
+	nowhere := filepath.Join(dir, "nowhere")
+	for name, tt := range map[string]struct {
+		home, kubeconfig string
+		code             int
+		text             string
+	}{
+		"~/.kube/config":              {home, "", cli.ExitOK, "FORWARDED"},
+		"$KUBECONFIG before the home": {home, empty, cli.ExitError, "how to reach the API server"},
+		"$KUBECONFIG":                 {nowhere, write("whole", whole), cli.ExitOK, "FORWARDED"},
+		"files of $KUBECONFIG":        {nowhere, strings.Join([]string{one, missing, two}, string(os.PathListSeparator)), cli.ExitOK, "FORWARDED"},
+		"$KUBECONFIG is missing":      {home, missing, cli.ExitError, "there is no such file: correct it, unset it, or name a file with --kubeconfig"},
+		"a directory":                 {nowhere, dir, cli.ExitError, "how to reach the API server"},
+		"nothing":                     {nowhere, "", cli.ExitError, "which cluster? Name manifests or a dump with --source, or a kubeconfig"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("HOME", tt.home)
+			t.Setenv("USERPROFILE", tt.home) // of Windows
+			t.Setenv("KUBECONFIG", tt.kubeconfig)
+			var out strings.Builder
+			code := run(t.Context(), strings.Fields("explain pod/default/client svc/default/kubernetes --cluster-cidr 10.244.0.0/16"), &out, &out)
+			if code != tt.code || !strings.Contains(out.String(), tt.text) {
+				t.Errorf("exit code %d, want %d with %q\n%s", code, tt.code, tt.text, out.String())
+			}
+		})
+	}
+
+	t.Setenv("HOME", home)
+	t.Setenv("USERPROFILE", home)
+	t.Setenv("KUBECONFIG", "")
+	for args, want := range map[string]string{
+		"__complete explain pod/default/":       "pod/default/client\n",
+		"__complete explain node svc/default/k": "svc/default/kubernetes\n",
+		"__complete explain --node node-":       "node-a\n",
+		"doctor --problems --socket " + socket:  "the API server cannot be asked: http://",
+	} {
+		asked.Store(0)
+		var out strings.Builder
+		run(t.Context(), strings.Fields(args), &out, &out)
+		if !strings.Contains(out.String(), want) || asked.Load() == 0 {
+			t.Errorf("%s: no %q after %d requests\n%s", args, want, asked.Load(), out.String())
+		}
 	}
 }

@@ -89,11 +89,7 @@ func manifestObjects(cmd *cobra.Command, path string) (*clusterObjects, error) {
 
 // apiObjects reads the objects that an API server has, and the Pods that a question is about.
 func apiObjects(ctx context.Context, c *config.Config, master string, from explain.From, to explain.To) (*clusterObjects, error) {
-	api, err := kubeConnection(c, master).Config()
-	if err != nil {
-		return nil, err
-	}
-	reader, err := kube.NewReader(api)
+	reader, err := newReader(c, master)
 	if err != nil {
 		return nil, err
 	}
@@ -117,6 +113,25 @@ func apiObjects(ctx context.Context, c *config.Config, master string, from expla
 	return objects, nil
 }
 
+var errNoObjects = errors.New("which cluster? Name manifests or a dump with --source, or a kubeconfig with --kubeconfig or in $KUBECONFIG; " +
+	"there is no ~/.kube/config, no service account of a pod, and no running process (--socket)")
+
+// newReader returns a reader of an operator's API server.
+func newReader(c *config.Config, master string) (*kube.Reader, error) {
+	connection, ok, err := operatorConnection(c, master)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, errNoObjects
+	}
+	api, err := connection.Config()
+	if err != nil {
+		return nil, err
+	}
+	return kube.NewReader(api)
+}
+
 // podQuery selects Pods of a namespace, or of all if it is empty.
 type podQuery struct{ namespace, fields string }
 
@@ -129,7 +144,9 @@ func (c *clusterObjects) podQueries(from explain.From, to explain.To) []podQuery
 		}
 	}
 	add(from.Namespace)
-	add(to.Namespace())
+	for _, namespace := range to.Namespaces(from) {
+		add(namespace)
+	}
 	for _, o := range c.objects {
 		s, ok := o.(*model.Service)
 		if ok && to.Addr().IsValid() && slices.Contains(slices.Concat(s.ClusterIPs, s.ExternalIPs, s.LoadBalancerIPs), to.Addr().Addr()) {

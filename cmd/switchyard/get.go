@@ -27,6 +27,9 @@ type getOptions struct {
 	limit     int
 }
 
+// getOutputs are the words of --output.
+var getOutputs = []string{"wide", "json", "yaml"}
+
 func newGetCommand() *cobra.Command {
 	var o getOptions
 	cmd := &cobra.Command{
@@ -47,7 +50,7 @@ endpoints. The reasons of the others are in the words of 'switchyard explain'.`,
 	f := cmd.PersistentFlags()
 	o.socket.register(f)
 	f.StringVarP(&o.output, "output", "o", "", "wide, json or yaml")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
+	cli.Complete(cmd, "output", getOutputs...)
 	for _, k := range getKinds {
 		cmd.AddCommand(o.rowsCommand(k))
 	}
@@ -67,7 +70,9 @@ func (o *getOptions) rowsCommand(k getKind) *cobra.Command {
 		Use: k.name + " [NAME...]", Aliases: k.aliases, Short: "Show " + k.what,
 		Long: fmt.Sprintf(`Show %s.
 
-NAME may be a pattern: * stands for any characters, ? for one, [a-z] for one of several.`, k.what),
+NAME may be a pattern: * stands for any characters, ? for one, [a-z] for one of several.
+
+The exit code is 1 if there is nothing to show, or if a NAME matches nothing.`, k.what),
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, names []string) error { return o.rows(cmd, k, names) },
 		ValidArgsFunction: func(cmd *cobra.Command, names []string, start string) ([]string, cobra.ShellCompDirective) {
@@ -80,14 +85,15 @@ NAME may be a pattern: * stands for any characters, ? for one, [a-z] for one of 
 	if k.namespaced {
 		f.StringVarP(&o.namespace, "namespace", "n", corev1.NamespaceDefault, "namespace of the Services")
 		f.BoolVarP(&o.all, "all-namespaces", "A", false, "show all namespaces")
+		_ = cmd.RegisterFlagCompletionFunc("namespace", o.socket.completeNamespace)
 	}
 	return cmd
 }
 
 // check finds flags that cannot be used.
 func (o *getOptions) check() error {
-	if !slices.Contains([]string{"", "wide", "json", "yaml"}, o.output) {
-		return fmt.Errorf("--output: %q is none of wide, json and yaml", o.output)
+	if o.output != "" && !slices.Contains(getOutputs, o.output) {
+		return cli.NoneOf("output", o.output, getOutputs...)
 	}
 	switch {
 	case o.limit < 0:
@@ -108,7 +114,7 @@ func (o *getOptions) selection(k getKind, names []string) *adminv1.Selection {
 
 // complete returns the names that begin as one does.
 func (o *getOptions) complete(ctx context.Context, k getKind, names []string, start string) (found []string) {
-	if o.check() != nil || strings.ContainsAny(start, `*?[\`) {
+	if o.check() != nil || strings.ContainsAny(start, patternChars) {
 		return nil
 	}
 	client, err := o.socket.dial()
@@ -117,21 +123,20 @@ func (o *getOptions) complete(ctx context.Context, k getKind, names []string, st
 	}
 	defer client.Close()
 	k = getKinds[k.completedBy]
-	_, err = client.list(ctx, o.selection(k, []string{start + "*"}), 1000, func(m *adminv1.Row) error {
-		_, name, isService := strings.Cut(m.GetKey(), "/")
-		if !isService {
-			name = m.GetKey()
-		}
-		if !slices.Contains(names, name) {
-			found = append(found, name)
-		}
-		return nil
-	})
+	keys, err := client.keys(ctx, o.selection(k, []string{start + "*"}))
 	if err != nil {
 		return nil
 	}
+	for _, key := range keys {
+		if name := nameIn(key); !slices.Contains(names, name) {
+			found = append(found, name)
+		}
+	}
 	return found
 }
+
+// nameIn returns the name in the key of a row, NAMESPACE/NAME or NAME.
+func nameIn(key string) string { return key[strings.Index(key, "/")+1:] }
 
 // dial checks the flags, and connects to the process.
 func (o *getOptions) dial(cmd *cobra.Command) (*adminClient, error) {
@@ -161,21 +166,51 @@ func (o *getOptions) rows(cmd *cobra.Command, k getKind, names []string) error {
 		return err
 	}
 	if o.output == "json" || o.output == "yaml" {
-		return writeValue(out, o.output, append([]any{}, rows...))
+		err = writeValue(out, o.output, append([]any{}, rows...))
+	} else if len(rows) > 0 {
+		t := o.table(k)
+		for _, row := range rows {
+			t.add(k.cells(row, o.output == "wide"))
+		}
+		err = t.write(out)
+	}
+	if err != nil {
+		return err
 	}
 	if more {
-		defer fmt.Fprintf(cmd.ErrOrStderr(), "switchyard: more rows are left out: --limit %d\n", o.limit)
-	}
-	if len(rows) == 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "switchyard: there are none%s\n", map[bool]string{true: " in namespace " + o.namespace + "; -A shows all namespaces"}[k.namespaced && !o.all])
+		fmt.Fprintf(cmd.ErrOrStderr(), "switchyard: more rows are left out: --limit %d\n", o.limit)
 		return nil
 	}
-	t := o.table(k)
-	for _, row := range rows {
-		t.add(k.cells(row, o.output == "wide"))
-	}
-	return t.write(out)
+	return o.missing(cmd.Context(), client, k, rows, names)
 }
+
+// missing returns an error with a hint if no row was found, or none with one of the names.
+func (o *getOptions) missing(ctx context.Context, client *adminClient, k getKind, rows []any, names []string) error {
+	h := hints{ctx: ctx, client: client, kind: getKinds[k.completedBy].kind, what: "Service", namespace: o.namespace}
+	switch {
+	case !k.namespaced:
+		h.what, h.namespace = "Node", ""
+	case o.all:
+		h.namespace = ""
+	}
+	if len(names) == 0 && len(rows) == 0 {
+		return h.none(k.name)
+	}
+	found := map[string]bool{}
+	for _, row := range rows {
+		found[k.nameOf(row)] = true
+	}
+	var errs []error
+	for _, name := range names {
+		if isPattern := strings.ContainsAny(name, patternChars); !found[name] && !(isPattern && len(rows) > 0) {
+			errs = append(errs, h.noName(name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// patternChars make a name a pattern.
+const patternChars = `*?[\`
 
 // follow prints rows and what changes about them.
 func (o *getOptions) follow(ctx context.Context, client *adminClient, k getKind, selection *adminv1.Selection, out io.Writer) error {

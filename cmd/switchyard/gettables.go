@@ -30,6 +30,8 @@ type getKind struct {
 	header, wide []string
 	// cells returns the cells of a row, a pointer to one of the types of package view.
 	cells func(row any, wide bool) []string
+	// nameOf returns the name by which a row is asked for.
+	nameOf func(row any) string
 }
 
 var getKinds = []getKind{
@@ -37,19 +39,20 @@ var getKinds = []getKind{
 		name: "services", aliases: []string{"service", "svc"}, what: "Services, and how they are served on this node",
 		kind: adminv1.Kind_KIND_SERVICE, namespaced: true, completedBy: 0,
 		header: []string{"NAMESPACE", "NAME", "TYPE", "CLUSTER-IP", "EXTERNAL-IP", "PORTS", "ENDPOINTS", "NOTE"}, wide: []string{"PROBLEMS"},
-		cells: serviceCells,
+		cells: serviceCells, nameOf: func(row any) string { return row.(*view.Service).Name },
 	},
 	{
 		name: "endpoints", aliases: []string{"endpoint", "ep"}, what: "the endpoints of Services, and why each gets connections or not",
 		kind: adminv1.Kind_KIND_ENDPOINT, namespaced: true, completedBy: 0,
 		header: []string{"NAMESPACE", "SERVICE", "PORT", "ADDRESS", "NODE", "INSIDE", "OUTSIDE", "NOTE"}, wide: []string{"NOTE-OUTSIDE", "SLICE"},
-		cells: endpointCells,
+		cells: endpointCells, nameOf: func(row any) string { return row.(*view.Endpoint).Service },
 	},
 	{
 		name: "nodes", aliases: []string{"node", "no"}, what: "the Node of the process, as it knows it",
 		kind: adminv1.Kind_KIND_NODE, completedBy: 2,
 		header: []string{"NAME", "ZONE", "ADDRESSES", "POD-CIDRS", "SELF"},
 		cells:  nodeCells,
+		nameOf: func(row any) string { return row.(*view.Node).Name },
 	},
 }
 

@@ -13,7 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/switchyard-net/switchyard/cmd/internal/cli"
+	"github.com/switchyard-net/switchyard/internal/explain"
 	"github.com/switchyard-net/switchyard/internal/plaintext"
+	"github.com/switchyard-net/switchyard/internal/spelling"
 )
 
 // kubectlName is the name by which kubectl finds the program as a plugin: kubectl switchyard.
@@ -133,6 +135,9 @@ func (o *kubectlOptions) resolve(ctx context.Context, args []string) ([]string, 
 	}
 	args = slices.Clone(args)
 	args[at] = lines[0][1]
+	if to := at + 1; to < len(args) {
+		args[to] = explain.In(namespace, args[to]) // a name without a namespace is in the pod's
+	}
 	if o.node == "" {
 		o.node = lines[0][0]
 	}
@@ -164,7 +169,7 @@ func (o *kubectlOptions) pod(ctx context.Context, command string) (name, contain
 		return name, container, nil
 	case len(nodes) > 1:
 		slices.Sort(nodes)
-		return "", "", fmt.Errorf("which node is to be asked? Choose one with --node: %s", someOf(nodes))
+		return "", "", fmt.Errorf("which node is to be asked? Choose one with --node: %s", someOf(nodes, o.node))
 	}
 	where := ""
 	if o.node != "" {
@@ -188,10 +193,13 @@ func containerOf(command string, containers []string) string {
 	return containers[0]
 }
 
-// someOf names a few of many.
-func someOf(names []string) string {
+// someOf names a few of many. Of many, the one that is spelled like a name is the first.
+func someOf(names []string, like string) string {
 	const most = 10
 	if len(names) > most {
+		if i := slices.Index(names, spelling.Closest(like, names)); i > 0 {
+			names = slices.Concat(names[i:i+1], names[:i], names[i+1:])
+		}
 		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
 	}
 	return strings.Join(names, ", ")

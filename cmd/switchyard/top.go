@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -49,6 +50,8 @@ endpoints. The process must count: nftables.counters in its configuration file, 
 
 NAME may be a pattern: * stands for any characters, ? for one, [a-z] for one of several.
 
+The exit code of --once is 1 if there is no port to show.
+
 On a terminal the table stays, with keys: q ends it, the arrows and pages move, s sorts by something else, and
 / filters. Elsewhere, one table or object of JSON follows the other.`,
 		Example: `  switchyard top -A
@@ -65,31 +68,32 @@ On a terminal the table stays, with keys: q ends it, the arrows and pages move, 
 	o.socket.register(f)
 	f.StringVarP(&o.namespace, "namespace", "n", corev1.NamespaceDefault, "namespace of the Services")
 	f.BoolVarP(&o.all, "all-namespaces", "A", false, "show all namespaces")
-	f.StringVar(&o.sort, "sort", string(top.ByConnections), "by what to sort: "+topOrders())
+	_ = cmd.RegisterFlagCompletionFunc("namespace", o.socket.completeNamespace)
+	f.StringVar(&o.sort, "sort", string(top.ByConnections), "by what to sort: "+strings.Join(topOrders(), ", "))
 	f.StringVarP(&o.output, "output", "o", "table", "table or json")
 	f.BoolVar(&o.once, "once", false, "print one table, after one period, and exit")
 	f.DurationVar(&o.period, "period", 2*time.Second, "in which time connections are counted, 1s at least")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(strings.Split(topOrders(), ", "), cobra.ShellCompDirectiveNoFileComp))
+	cli.Complete(cmd, "output", "table", "json")
+	cli.Complete(cmd, "sort", topOrders()...)
 	return cmd
 }
 
 // topOrders are the words of --sort.
-func topOrders() string {
+func topOrders() []string {
 	var words []string
 	for _, order := range top.Orders {
 		words = append(words, string(order))
 	}
-	return strings.Join(words, ", ")
+	return words
 }
 
 // check finds flags that cannot be used.
 func (o *topOptions) check() error {
 	switch {
 	case !slices.Contains(top.Orders, top.Order(o.sort)):
-		return fmt.Errorf("--sort: %q is none of %s", o.sort, topOrders())
+		return cli.NoneOf("sort", o.sort, topOrders()...)
 	case o.output != "table" && o.output != "json":
-		return fmt.Errorf("--output: %q is neither table nor json", o.output)
+		return cli.NoneOf("output", o.output, "table", "json")
 	case o.period < minTopPeriod:
 		return fmt.Errorf("--period: %v is too short; give %v at least", o.period, minTopPeriod)
 	}
@@ -126,11 +130,23 @@ func (o *topOptions) run(cmd *cobra.Command, names []string) error {
 			fmt.Fprintln(out)
 		}
 		first = false
-		if err := o.print(out, cmd.ErrOrStderr(), report); err != nil || o.once {
+		if err := o.print(out, cmd.ErrOrStderr(), report); err != nil || o.once && len(report.Ports) > 0 {
 			return err
+		}
+		if o.once {
+			return o.missing(cmd.Context(), client, names)
 		}
 	}
 	return nil
+}
+
+// missing is the error of a table without rows.
+func (o *topOptions) missing(ctx context.Context, client *adminClient, names []string) error {
+	get := getOptions{namespace: o.namespace, all: o.all}
+	if err := get.missing(ctx, client, getKinds[0], nil, names); err != nil {
+		return err
+	}
+	return errors.New("there are no ports of such Services")
 }
 
 // print prints a report, and what a person must know about it as notes.
@@ -143,6 +159,9 @@ func (o *topOptions) print(out, notes io.Writer, r *top.Report) error {
 		defer fmt.Fprintf(notes, "switchyard: %d ports with fewer connections are left out: name a namespace or fewer Services\n", r.LeftOut)
 	}
 	if len(r.Ports) == 0 {
+		if o.once {
+			return nil // the error says so
+		}
 		fmt.Fprintf(notes, "switchyard: there are no ports of such Services%s\n", map[bool]string{true: " in namespace " + o.namespace + "; -A shows all namespaces"}[!o.all])
 		return nil
 	}

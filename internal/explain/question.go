@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/switchyard-net/switchyard/internal/spelling"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -42,60 +44,10 @@ func ParseFrom(text string) (From, error) {
 	}
 	addr, err := netip.ParseAddr(text)
 	if err != nil || addr.Zone() != "" {
-		return f, fmt.Errorf("FROM: %q is not pod/NAMESPACE/NAME, node, outside or an IP address", text)
+		return f, fmt.Errorf("FROM: %q is not pod/NAMESPACE/NAME, node, outside or an IP address%s", text, meantFrom(text))
 	}
 	f.addr = addr.Unmap()
 	return f, nil
-}
-
-// To is the destination, as a person names it.
-type To struct {
-	text     string
-	service  state.ServiceName // empty for addresses
-	port     string            // of a Service: name, number or empty for all
-	addr     netip.AddrPort
-	protocol state.Protocol // 0 if it is not given
-}
-
-// Namespace is the namespace of the Service, empty if an address is named.
-func (t To) Namespace() string { return t.service.Namespace }
-
-// Addr is the address and port, not valid if a Service is named.
-func (t To) Addr() netip.AddrPort { return t.addr }
-
-// ParseTo reads svc/NAMESPACE/NAME[:PORT[/PROTOCOL]], PORT being a name or number, or IP:PORT[/PROTOCOL].
-func ParseTo(text string) (To, error) {
-	t := To{text: text}
-	rest, isService := strings.CutPrefix(text, "svc/")
-	if !isService {
-		rest, isService = strings.CutPrefix(text, "service/")
-	}
-	if !isService {
-		addr, protocol, given := strings.Cut(text, "/")
-		var err error
-		if t.addr, err = netip.ParseAddrPort(addr); err != nil || t.addr.Port() == 0 || t.addr.Addr().Zone() != "" {
-			return t, fmt.Errorf("TO: %q is not svc/NAMESPACE/NAME[:PORT], or IP:PORT[/PROTOCOL] with the port, such as svc/shop/cart:http, 10.96.0.10:53/udp or [fd00::1]:80", text)
-		}
-		t.addr = netip.AddrPortFrom(t.addr.Addr().Unmap(), t.addr.Port())
-		t.protocol = state.TCP
-		if given {
-			t.protocol, err = parseProtocol(protocol)
-		}
-		return t, err
-	}
-	name, port, hasPort := strings.Cut(rest, ":")
-	var err error
-	if t.service.Namespace, t.service.Name, err = objectName(name); err != nil || !hasPort {
-		return t, err
-	}
-	port, protocol, given := strings.Cut(port, "/")
-	if t.port = port; port == "" || port == "0" {
-		return t, fmt.Errorf("TO: %q has a colon, and no port behind it", text)
-	}
-	if given {
-		t.protocol, err = parseProtocol(protocol)
-	}
-	return t, err
 }
 
 // objectName reads NAMESPACE/NAME, or NAME in the default namespace.
@@ -116,7 +68,23 @@ func parseProtocol(text string) (state.Protocol, error) {
 			return p, nil
 		}
 	}
-	return 0, fmt.Errorf("TO: %q is none of tcp, udp and sctp: Services have ports of TCP, UDP and SCTP, and answer no ping", text)
+	return 0, fmt.Errorf("%q is none of tcp, udp and sctp: Services have ports of TCP, UDP and SCTP, and answer no ping", text)
+}
+
+// meantFrom suggests which client is probably meant.
+func meantFrom(text string) string {
+	like := spelling.Closest(text, []string{fromNode, fromOutside})
+	kind, rest, ok := strings.Cut(text, "/")
+	switch {
+	case ok && (kind == "pods" || kind == "po"):
+		like = "pod/" + rest
+	case ok && isLabel(kind) && isLabel(rest):
+		like = "pod/" + text
+	}
+	if like == "" {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %s?", like)
 }
 
 // maxAnswers is how many ports one question is answered for: each answer costs a look at the whole Service, and Services may have thousands.
@@ -133,10 +101,21 @@ func (x *Explainer) Ask(ctx context.Context, from From, to To) ([]*Answer, error
 	if to.addr.IsValid() {
 		return []*Answer{v.answer(who, to.addr, to.protocol, fmt.Sprintf("%v/%v", to.addr, to.protocol))}, nil
 	}
-	o := v.object(to.service)
-	if o == nil {
-		return nil, v.noService(to.service)
+	o, note, err := v.named(to, v.namespaceOf(from))
+	if err != nil {
+		return nil, err
 	}
+	answers, err := v.answersFor(ctx, who, o, to)
+	if err == nil && note != "" {
+		for _, a := range answers {
+			a.Notes = append([]string{note}, a.Notes...)
+		}
+	}
+	return answers, err
+}
+
+// answersFor answers for each port of a Service that a question is about.
+func (v *view) answersFor(ctx context.Context, who *asker, o *model.Service, to To) ([]*Answer, error) {
 	ports, err := portsOf(o, to)
 	if err != nil {
 		return nil, err
@@ -171,6 +150,30 @@ func (x *Explainer) Ask(ctx context.Context, from From, to To) ([]*Answer, error
 		last.Notes = append(last.Notes, fmt.Sprintf("Service %v has %s: ask for one of them, as svc/%v:PORT", o.Name, count(more, "more port"), o.Name))
 	}
 	return answers, nil
+}
+
+// namespaceOf returns the namespace of a client, empty if it is no known pod.
+func (v *view) namespaceOf(from From) string {
+	if from.addr.IsValid() {
+		if pod := v.workloads.at(from.addr, ""); pod != nil {
+			return pod.Namespace
+		}
+	}
+	return from.Namespace
+}
+
+// named returns the Service that a destination names, and a note if it is not the one that it names first.
+func (v *view) named(to To, namespace string) (o *model.Service, note string, err error) {
+	names := to.services(namespace)
+	for i, name := range names {
+		if o := v.object(name); o != nil {
+			if i > 0 {
+				note = fmt.Sprintf("%s/%s is read as NAME/NAMESPACE: there is no Service %v", name.Name, name.Namespace, names[0])
+			}
+			return o, note, nil
+		}
+	}
+	return nil, "", v.noService(names[0])
 }
 
 // asker is who connects, with all its addresses.
@@ -263,11 +266,8 @@ func (v *view) noPod(from From) error {
 	for _, p := range v.workloads.Pods {
 		names = append(names, p.ref())
 	}
-	remedy := "give its IP address instead, or add its Pod to the source"
-	if near := near(from.Namespace+"/"+from.Name, names); near != "" {
-		remedy = "there is " + near
-	}
-	return fmt.Errorf("there is no pod %s/%s; %s", from.Namespace, from.Name, remedy)
+	name := from.Namespace + "/" + from.Name
+	return fmt.Errorf("there is no pod %s; %s", name, cmp.Or(near(name, names), "give its IP address instead, or add its Pod to the source"))
 }
 
 // noService is the error for a Service that is not known.
@@ -276,28 +276,42 @@ func (v *view) noService(name state.ServiceName) error {
 	for _, n := range v.store.ServiceNames() {
 		names = append(names, n.String())
 	}
-	if near := near(name.String(), names); near != "" {
-		return fmt.Errorf("there is no Service %v; there is %s", name, near)
+	elsewhere := "no Service is known"
+	if len(names) > 0 {
+		elsewhere = fmt.Sprintf("namespace %s has none, and others have %d", name.Namespace, len(names))
 	}
-	return fmt.Errorf("there is no Service %v", name)
+	return fmt.Errorf("there is no Service %v; %s", name, cmp.Or(near(name.String(), names), elsewhere))
 }
 
-// near suggests other names: the same name elsewhere, else names in the same namespace.
+// near suggests what may be meant by NAMESPACE/NAME: the same name elsewhere, the name that is spelled like it, else names in the same
+// namespace. It is empty if there are none.
 func near(name string, names []string) string {
 	namespace, own, _ := strings.Cut(name, "/")
-	var same, beside []string
+	var same, beside, namespaces []string
 	for _, n := range names {
-		switch ns, other, _ := strings.Cut(n, "/"); {
+		ns, other, _ := strings.Cut(n, "/")
+		switch {
 		case other == own:
 			same = append(same, n)
 		case ns == namespace:
 			beside = append(beside, n)
 		}
+		namespaces = append(namespaces, ns)
 	}
 	if len(same) > 0 {
-		return some(same)
+		return "there is " + some(same)
 	}
-	return some(beside)
+	if like := spelling.Closest(name, beside); like != "" {
+		return "did you mean " + like + "?"
+	}
+	if len(beside) > 0 {
+		return "there is " + some(beside)
+	}
+	slices.Sort(namespaces)
+	if like := spelling.Closest(namespace, slices.Compact(namespaces)); like != "" {
+		return "did you mean namespace " + like + "?"
+	}
+	return ""
 }
 
 // portsOf returns the ports of a Service that a question is about.
@@ -317,13 +331,25 @@ func portsOf(o *model.Service, to To) ([]model.ServicePort, error) {
 	case len(found) > 0:
 		return found, nil
 	case !isNumber:
-		return nil, fmt.Errorf("there is no port %q in Service %v; it has %s", to.port, o.Name, some(namedPortTexts(o)))
+		return nil, fmt.Errorf("there is no port %q in Service %v; it has %s%s", to.port, o.Name, some(namedPortTexts(o)), meantPort(to.port, o))
 	}
 	protocol := to.protocol
 	if protocol == 0 {
 		protocol = state.TCP
 	}
 	return []model.ServicePort{{Protocol: protocol, Port: uint16(number)}}, nil // the answer is why nothing is there
+}
+
+// meantPort suggests the port with the nearest name, if there are several.
+func meantPort(name string, o *model.Service) string {
+	var names []string
+	for _, p := range o.Ports {
+		names = append(names, p.Name)
+	}
+	if len(names) < 2 {
+		return ""
+	}
+	return spelling.Meant(name, names)
 }
 
 func namedPortTexts(o *model.Service) []string {

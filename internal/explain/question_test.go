@@ -22,15 +22,87 @@ func TestQuestionsAreRead(t *testing.T) {
 		check(t, "FROM "+text, err, want)
 	}
 	for text, want := range map[string]string{
-		"svc/shop/db": "", "service/shop/db": "", "svc/db:pg": "", "svc/shop/db:53/udp": "", "10.0.0.1:80": "", "10.0.0.1:53/UDP": "", "[fd00::1]:80/sctp": "",
+		"svc/shop/db": "svc shop/db", "service/shop/db": "svc shop/db", "services/db": "svc default/db", "svc/db:pg": "svc default/db port pg",
+		"svc/shop/db:53/udp": "svc shop/db port 53 UDP",
+		"10.0.0.1:80":        "10.0.0.1:80 TCP", "10.0.0.1:53/UDP": "10.0.0.1:53 UDP", "[fd00::1]:80/sctp": "[fd00::1]:80 SCTP", "[::ffff:10.0.0.1]:80": "10.0.0.1:80 TCP",
+		// Names in the cluster's DNS, which in a pod end with its own namespace.
+		"db": "svc client/db", "db:pg": "svc client/db port pg", "db.shop": "svc shop/db", "db.shop:53/udp": "svc shop/db port 53 UDP", "DB.Shop.svc": "svc shop/db",
+		"db.shop.svc.cluster.local.": "svc shop/db", "db-0.db.shop.svc.cluster.local:5432": "svc shop/db port 5432", "db.svc": "svc svc/db",
+		// Pairs, in either order.
+		"shop/db": "svc shop/db or db/shop", "shop/db:pg": "svc shop/db or db/shop port pg", "shop/db:53/udp": "svc shop/db or db/shop port 53 UDP",
+		// URLs, with the port of their scheme.
+		"http://db.shop/path?q#f": "svc shop/db port 80 TCP", "https://user@db.shop.svc.cluster.local": "svc shop/db port 443 TCP", "ws://db:8080": "svc client/db port 8080 TCP",
+		"postgres://db.shop/shop": "svc shop/db", "udp://db.shop:53": "svc shop/db port 53 UDP", "http://10.0.0.1": "10.0.0.1:80 TCP", "https://[fd00::1]/": "[fd00::1]:443 TCP",
+	} {
+		to, err := ParseTo(text)
+		if got := describe(to); err != nil || got != want {
+			t.Errorf("TO %s is %q, %v; want %q", text, got, err, want)
+		}
+	}
+	for text, want := range map[string]string{
 		"": "is not svc/", "svc/": "is not NAMESPACE/NAME", "svc/db:": "no port behind it", "svc/db:0": "no port behind it", "10.0.0.1": "with the port", "10.0.0.1:0": "with the port",
-		"10.0.0.1:80/icmp": "answer no ping", "svc/db:80/quic": "is none of tcp", "fd00::1:80": "with the port",
+		"10.0.0.1:80/icmp": "answer no ping", "svc/db:80/quic": "is none of tcp", "fd00::1:80": "with the port", "[fd00::1]": "with the port", "[fe80::1%eth0]:80": "with the port",
+		"db:": "no port behind it", "db.shop:": "no port behind it", "shop/db/web": "is not svc/", "shop/": "is not svc/", "/db": "is not svc/", "-db": "is not svc/",
+		"db..shop": "is not svc/", "10.0.0.300:80": "with the port", "10.0.0": "with the port", "80": "with the port", strings.Repeat("a", 64): "is not svc/",
+		"www.example.com": "resolve it, and give the address", "https://www.example.com/": "resolve it, and give the address",
+		"http://": "is not svc/", "tcp://10.0.0.1": "has no port", "http://10.0.0.1:0": "has no port", "http://10.0.0": "neither a name nor an IP address",
+		"http://[::1": "is not a URL", "http://[fe80::1%25eth0]/": "neither a name nor an IP address", "svc://db:x": "is not a URL",
 	} {
 		_, err := ParseTo(text)
 		check(t, "TO "+text, err, want)
 	}
+	for text, want := range map[string]string{
+		"nod": "did you mean node?", "outsid": "did you mean outside?", "shop/web": "did you mean pod/shop/web?", "pods/shop/web": "did you mean pod/shop/web?",
+	} {
+		_, err := ParseFrom(text)
+		check(t, "FROM "+text, err, want)
+	}
 	if f, err := ParseFrom("::ffff:10.0.0.1"); err != nil || f.Addr().String() != "10.0.0.1" {
 		t.Errorf("a mapped address is %v, %v", f.Addr(), err)
+	}
+}
+
+// describe is how tests write a destination, for a client of a namespace called client.
+func describe(to To) string {
+	if to.addr.IsValid() {
+		return fmt.Sprint(to.addr, " ", to.protocol)
+	}
+	var names []string
+	for _, name := range to.services("client") {
+		names = append(names, name.String())
+	}
+	text := "svc " + strings.Join(names, " or ")
+	if to.port != "" {
+		text += " port " + to.port
+	}
+	if to.protocol != 0 {
+		text += " " + to.protocol.String()
+	}
+	return text
+}
+
+// TestNearMisses: a name that is not there is answered with what may be meant.
+func TestNearMisses(t *testing.T) {
+	names := []string{"media/video", "shop/cart", "shop/checkout", "shop/db"}
+	for name, want := range map[string]string{
+		"media/db": "there is shop/db", "shop/crat": "did you mean shop/cart?", "shop/chekout": "did you mean shop/checkout?",
+		"shop/zzzzz": "there is shop/cart, shop/checkout, shop/db", "shp/zzzzz": "did you mean namespace shop?", "zzzzz/zzzzz": "",
+	} {
+		if got := near(name, names); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
+// TestNamesInTheClientsNamespace: the plugin of kubectl, which knows the pod, has the process on the node answer for its address.
+func TestNamesInTheClientsNamespace(t *testing.T) {
+	for text, want := range map[string]string{
+		"db": "svc/shop/db", "db:53/udp": "svc/shop/db:53/udp", "http://db/": "svc/shop/db:80/tcp",
+		"db.media": "db.media", "svc/db": "svc/db", "10.0.0.1:80": "10.0.0.1:80", "-o": "-o", "": "",
+	} {
+		if got := In("shop", text); got != want {
+			t.Errorf("%s becomes %s, want %s", text, got, want)
+		}
 	}
 }
 

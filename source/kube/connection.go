@@ -15,6 +15,9 @@ import (
 type Connection struct {
 	// Kubeconfig is the path of a kubeconfig file. Empty, with an empty Master: the service account of the pod.
 	Kubeconfig string
+	// Kubeconfigs are paths of kubeconfig files that count together if Kubeconfig and Master are empty, as those in $KUBECONFIG do for
+	// kubectl: of two files that set the same value, the first counts. Nobody follows their changes.
+	Kubeconfigs []string
 	// Master is the address of the API server, instead of the kubeconfig's.
 	Master string
 	// AcceptContentTypes and ContentType are headers of requests. Empty: protobuf.
@@ -38,15 +41,29 @@ func (c Connection) Config() (*rest.Config, error) {
 }
 
 func (c Connection) load() (*rest.Config, error) {
-	if c.Kubeconfig == "" && c.Master == "" {
+	switch {
+	case c.Kubeconfig == "" && c.Master == "" && len(c.Kubeconfigs) > 0:
+		for _, path := range c.Kubeconfigs {
+			if err := readable(path); err != nil {
+				return nil, err
+			}
+		}
+		rules := &clientcmd.ClientConfigLoadingRules{Precedence: c.Kubeconfigs}
+		return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
+	case c.Kubeconfig == "" && c.Master == "":
 		return rest.InClusterConfig()
-	}
-	if c.Kubeconfig != "" { // which client-go would wait for, or read to no end, if it is no file
-		if _, err := regularfile.ReadFile(c.Kubeconfig, maxKubeconfig); err != nil {
+	case c.Kubeconfig != "":
+		if err := readable(c.Kubeconfig); err != nil {
 			return nil, err
 		}
 	}
 	return clientcmd.BuildConfigFromFlags(c.Master, c.Kubeconfig)
+}
+
+// readable returns an error for a path that is no file. client-go would wait for it, or read it to no end.
+func readable(path string) error {
+	_, err := regularfile.ReadFile(path, maxKubeconfig)
+	return err
 }
 
 // maxKubeconfig is how many bytes a kubeconfig may have.

@@ -68,6 +68,21 @@ func (r *Reader) Pods(ctx context.Context, namespace, fields string) ([]runtime.
 	return r.list(ctx, corev1.SchemeGroupVersion, "pods", namespace, fields, "Pod")
 }
 
+// Services returns the Services of a namespace.
+func (r *Reader) Services(ctx context.Context, namespace string) ([]runtime.Object, error) {
+	return r.list(ctx, corev1.SchemeGroupVersion, "services", namespace, "", "Service")
+}
+
+// Namespaces returns all Namespaces.
+func (r *Reader) Namespaces(ctx context.Context) ([]runtime.Object, error) {
+	return r.list(ctx, corev1.SchemeGroupVersion, "namespaces", "", "", "Namespace")
+}
+
+// Nodes returns all Nodes.
+func (r *Reader) Nodes(ctx context.Context) ([]runtime.Object, error) {
+	return r.list(ctx, corev1.SchemeGroupVersion, "nodes", "", "", "Node")
+}
+
 // list returns all objects of a kind, whose lists are as large as they may be for a service proxy.
 func (r *Reader) list(ctx context.Context, version schema.GroupVersion, plural, namespace, fields, kind string) ([]runtime.Object, error) {
 	client, ok := r.clients[version]

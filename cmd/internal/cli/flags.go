@@ -75,7 +75,7 @@ func (l *LogFlags) Register(flags *pflag.FlagSet) {
 // Check finds values that cannot be used.
 func (l *LogFlags) Check() error {
 	if l.Format != "text" && l.Format != "json" {
-		return fmt.Errorf("--logging-format: %q is neither text nor json", l.Format)
+		return NoneOf("logging-format", l.Format, "text", "json")
 	}
 	return nil
 }

@@ -273,7 +273,7 @@ func TestExplain(t *testing.T) {
 	if err != nil || len(m.GetAnswers()) != 1 || !strings.Contains(m.GetAnswers()[0], `"verdict":"forwarded"`) {
 		t.Errorf("Explain = %v, %v", m, err)
 	}
-	for to, want := range map[string]codes.Code{"web": codes.InvalidArgument, "svc/shop/db": codes.NotFound} {
+	for to, want := range map[string]codes.Code{"web:": codes.InvalidArgument, "web": codes.NotFound, "svc/shop/db": codes.NotFound} {
 		if _, err := c.Explain(t.Context(), &adminv1.ExplainRequest{From: "node", To: to}); status.Code(err) != want {
 			t.Errorf("%s: %v, want %v", to, err, want)
 		}
