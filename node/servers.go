@@ -12,6 +12,7 @@ import (
 	"github.com/switchyard-net/switchyard/config/v1alpha2"
 	"github.com/switchyard-net/switchyard/internal/admin/ui"
 	"github.com/switchyard-net/switchyard/internal/httpserver"
+	"github.com/switchyard-net/switchyard/internal/kernel/ctusage"
 	"github.com/switchyard-net/switchyard/internal/ops/healthz"
 	"github.com/switchyard-net/switchyard/internal/ops/metrics"
 	"github.com/switchyard-net/switchyard/model"
@@ -47,6 +48,12 @@ func (n *Node) newHealth() *healthz.Health {
 	add("dataplane", n.status.faults)
 	add("tables", n.tampering)
 	h.AddProblems("services", n.status.problems)
+	h.AddProblems("conntrack", func() []error {
+		if err := ctusage.Problem(); err != nil {
+			return []error{err}
+		}
+		return nil
+	})
 	for _, d := range dataplanes(runtime.GOOS) {
 		if d.part != "" {
 			h.AddProblems(d.part, func() []error { return n.problemsIn(d.metrics) })

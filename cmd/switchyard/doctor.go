@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,8 +25,10 @@ import (
 	"github.com/switchyard-net/switchyard/internal/admin/adminconv"
 	"github.com/switchyard-net/switchyard/internal/admin/doctor"
 	adminv1 "github.com/switchyard-net/switchyard/internal/admin/v1"
+	"github.com/switchyard-net/switchyard/internal/admin/view"
 	"github.com/switchyard-net/switchyard/internal/kernel/leftovers"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/internal/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/source/kube"
 )
@@ -46,6 +49,7 @@ type doctorOptions struct {
 	timeout    time.Duration
 	output     string
 	problems   bool
+	probe      bool
 }
 
 func newDoctorCommand() *cobra.Command {
@@ -58,10 +62,13 @@ sysctls, firewalls, connection tracking, ports and permissions. It also looks at
 relay, the clock, and the status of a running proxy. Each finding says what it means and what to do.
 
 It changes nothing, and works with and without a running proxy. Run it as root, in the network
-namespace of the node: on the node itself, or by kubectl exec in the proxy's pod.
+namespace of the node: on the node itself, or by kubectl exec in the proxy's pod. With --probe, it also
+connects to endpoints.
 
-The exit code is 0 if there are no faults, 1 if there are, and 2 for mistakes in the command line.`,
+The exit code is 0 if there are no faults, also with warnings. It is 1 if there are faults, and 2 for
+mistakes in the command line.`,
 		Example: `  switchyard doctor
+  switchyard doctor --problems --probe
   switchyard doctor --mode ipvs --kubeconfig /etc/kubernetes/kubelet.conf
   switchyard doctor --config /etc/switchyard/config.yaml -o json
   kubectl exec -n kube-system ds/switchyard -- /switchyard doctor`,
@@ -86,6 +93,7 @@ The exit code is 0 if there are no faults, 1 if there are, and 2 for mistakes in
 	f.DurationVar(&o.timeout, "timeout", 5*time.Second, "how long each server may take to answer")
 	f.StringVarP(&o.output, "output", "o", "text", "text or json")
 	f.BoolVar(&o.problems, "problems", false, "show warnings and faults only")
+	f.BoolVar(&o.probe, "probe", false, "open a TCP connection to some endpoints of each Service, and close it at once; a running process names them")
 	cli.Complete(cmd, "output", "text", "json")
 	cli.Complete(cmd, "mode", node.Modes(runtime.GOOS)...)
 	return cmd
@@ -108,6 +116,8 @@ func (o *doctorOptions) run(cmd *cobra.Command) error {
 		Files: os.DirFS("/"), Mode: string(c.Mode), NodePorts: [2]int{first, last},
 		Dataplanes:    kernelDataplanes(c),
 		Programmed:    func() (bool, error) { return node.Programmed(c, runtime.GOOS) },
+		Holder:        nodelock.Holder,
+		Route:         routeTo,
 		Leftovers:     leftovers.Find,
 		BaseChains:    baseChains,
 		HealthAddress: o.health.String(),
@@ -124,6 +134,12 @@ func (o *doctorOptions) run(cmd *cobra.Command) error {
 	}
 	if o.api != "" {
 		n.Relay = func(ctx context.Context) (doctor.Relay, error) { return o.askRelay(ctx, c.HostnameOverride) }
+	}
+	if o.socket.exists() {
+		n.Services = o.clusterIPs
+	}
+	if o.probe {
+		n.Endpoints, n.Connect = o.endpoints, o.connect
 	}
 	r := doctor.Examine(cmd.Context(), n)
 	if err := o.print(cmd.OutOrStdout(), r); err != nil {
@@ -290,9 +306,77 @@ func askHealth(ctx context.Context, address netip.AddrPort, timeout time.Duratio
 	}
 	h := doctor.Health{Healthy: answer.Healthy && response.StatusCode == http.StatusOK}
 	for _, p := range answer.Problems {
-		h.Problems = append(h.Problems, p.Part+": "+p.Message)
+		if p.Part != "conntrack" { // doctor reads the table itself
+			h.Problems = append(h.Problems, doctor.Problem{Part: p.Part, Message: p.Message})
+		}
 	}
 	return h, nil
+}
+
+// maxExamined is how many rows of a process are read for one check.
+const maxExamined = 5000
+
+// rows reads rows of a running process.
+func (o *doctorOptions) rows(ctx context.Context, kind adminv1.Kind, take func(row any)) error {
+	client, err := o.socket.dial()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	_, err = client.list(ctx, &adminv1.Selection{Kind: kind}, maxExamined, func(m *adminv1.Row) error {
+		row, err := rowOf(m)
+		take(row)
+		return err
+	})
+	return err
+}
+
+// clusterIPs are the cluster IPs that a running process serves.
+func (o *doctorOptions) clusterIPs(ctx context.Context) (addrs []netip.Addr, err error) {
+	err = o.rows(ctx, adminv1.Kind_KIND_SERVICE, func(row any) {
+		if s, ok := row.(*view.Service); ok && s.NotRouted == "" {
+			addrs = append(addrs, s.ClusterIPs...)
+		}
+	})
+	return addrs, err
+}
+
+// endpoints are the endpoints to which a running process sends TCP connections of this node.
+func (o *doctorOptions) endpoints(ctx context.Context) (found []doctor.Endpoint, err error) {
+	err = o.rows(ctx, adminv1.Kind_KIND_ENDPOINT, func(row any) {
+		if e, ok := row.(*view.Endpoint); ok && e.Inside && e.Protocol == "TCP" {
+			found = append(found, doctor.Endpoint{Service: e.Namespace + "/" + e.Service, Addr: e.Addr})
+		}
+	})
+	return found, err
+}
+
+// connectTime is how long an endpoint may take to accept a connection.
+const connectTime = 2 * time.Second
+
+// connect opens a TCP connection and closes it. Without an answer in time, the error is [context.DeadlineExceeded].
+func (o *doctorOptions) connect(ctx context.Context, to netip.AddrPort) error {
+	limited, cancel := context.WithTimeout(ctx, min(connectTime, o.timeout))
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(limited, "tcp", to.String())
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// routeTo returns an error if this node has no route to an address. Connecting a UDP socket looks for a route, and sends nothing.
+func routeTo(to netip.Addr) error {
+	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, 9)))
+	if err != nil {
+		if wrong, ok := errors.AsType[syscall.Errno](err); ok {
+			return wrong
+		}
+		return err
+	}
+	return conn.Close()
 }
 
 func (o *doctorOptions) askAPI(ctx context.Context, connection kube.Connection, name string) (doctor.API, error) {

@@ -61,6 +61,8 @@ var checks = []check{
 	{"bridges", bridges},
 	{"conntrack", connectionTracking},
 	{"ports", ports},
+	{"routes", routes},
+	{"endpoints", endpoints},
 	{"API server", apiServer},
 	{"clock", clock},
 	{"relay", relay},

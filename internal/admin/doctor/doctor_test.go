@@ -3,8 +3,11 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -41,6 +44,11 @@ func well(change func(n *Node, files map[string]string)) *Node {
 		Mode: "nftables", NodePorts: [2]int{30000, 32767}, HealthAddress: "127.0.0.1:10256",
 		Dataplanes: []Dataplane{{"nftables", func() error { return nil }}, {"ipvs", func() error { return errors.New("no ip_vs") }}},
 		Programmed: func() (bool, error) { return true, nil },
+		Holder:     func() (string, error) { return "switchyard, PID 7", nil },
+		Route:      func(netip.Addr) error { return nil },
+		Services: func(context.Context) ([]netip.Addr, error) {
+			return []netip.Addr{netip.MustParseAddr("10.96.0.1")}, nil
+		},
 		Leftovers:  func(context.Context) ([]leftovers.Item, error) { return nil, nil },
 		BaseChains: func() ([]nft.BaseChain, error) { return nil, nil },
 		Health:     func(context.Context) (Health, error) { return Health{Healthy: true}, nil },
@@ -100,20 +108,44 @@ func TestFindings(t *testing.T) {
 			n.Mode = "iptables"
 			f["proc/self/status"] = "CapEff:\t0000000000001000\n"
 		}, "permissions", Fault, "lacks CAP_NET_RAW"},
-		"mode cannot run":   {func(n *Node, _ map[string]string) { n.Mode = "ipvs" }, "dataplane", Fault, "mode ipvs, which is in use, cannot run here: no ip_vs"},
-		"hooks cannot run":  {func(n *Node, _ map[string]string) { n.Mode = "ebpf"; n.Dataplanes[1].Mode = "ebpf" }, "dataplane", Warning, "mode ebpf, which is in use"},
-		"mode not in use":   {twoLines, "dataplane", Info, "mode ipvs, which is not in use, cannot run here: no ip_vs; no ip_vs_rr"},
-		"API not asked":     {nil, "API server", Info, "not asked"},
-		"clock not asked":   {nil, "clock", Info, "not compared"},
-		"relay not asked":   {nil, "relay", Info, "not asked"},
-		"nobody updates":    {func(n *Node, _ map[string]string) { n.Health = noHealth }, "proxy", Warning, "holds rules of Switchyard, and no proxy answers"},
+		"mode cannot run":  {func(n *Node, _ map[string]string) { n.Mode = "ipvs" }, "dataplane", Fault, "mode ipvs, which is in use, cannot run here: no ip_vs"},
+		"hooks cannot run": {func(n *Node, _ map[string]string) { n.Mode = "ebpf"; n.Dataplanes[1].Mode = "ebpf" }, "dataplane", Warning, "mode ebpf, which is in use"},
+		"mode not in use":  {twoLines, "dataplane", Info, "mode ipvs, which is not in use, cannot run here: no ip_vs; no ip_vs_rr"},
+		"API not asked":    {nil, "API server", Info, "not asked"},
+		"clock not asked":  {nil, "clock", Info, "not compared"},
+		"relay not asked":  {nil, "relay", Info, "not asked"},
+		"nobody updates": {func(n *Node, _ map[string]string) { n.Health, n.Holder = noHealth, noHolder }, "proxy", Fault,
+			"that no process updates: none holds the lock of this network namespace, and none answers at 127.0.0.1:10256: connection refused"},
+		"another one updates": {func(n *Node, _ map[string]string) { n.Holder = noHolder }, "proxy", Fault, "the process that answers at 127.0.0.1:10256 programs another kernel, or none"},
+		"it does not answer":  {func(n *Node, _ map[string]string) { n.Health = noHealth }, "proxy", Warning, "switchyard, PID 7 programs the kernel, and no proxy answers"},
+		"lock not readable": {func(n *Node, _ map[string]string) {
+			n.Health, n.Holder = noHealth, func() (string, error) { return "", errors.New("operation not permitted") }
+		}, "proxy", Warning, "the kernel holds rules of Switchyard, and no proxy answers"},
+		"no route": {func(n *Node, _ map[string]string) {
+			n.Route = func(netip.Addr) error { return errors.New("network is unreachable") }
+		}, "routes", Warning,
+			"this node has no route to 1 cluster IP: 10.96.0.1: network is unreachable"},
+		"no Service known": {func(n *Node, _ map[string]string) { n.Services = nil }, "routes", Info, "not checked"},
+		"refuses": {probing(func(a netip.AddrPort) error { return fmt.Errorf("dial tcp %v: %w", a, syscall.ECONNREFUSED) }), "endpoints", Warning,
+			"4 endpoints of 4 refused a connection: shop/cart 10.0.0.1:80, shop/db 10.0.1.1:80, shop/db 10.0.1.2:80, shop/db 10.0.1.3:80"},
+		"says nothing": {probing(func(a netip.AddrPort) error {
+			if a.Addr() == netip.MustParseAddr("10.0.0.1") {
+				return context.DeadlineExceeded
+			}
+			return nil
+		}), "endpoints", Warning, "1 endpoint of 4 did not answer: shop/cart 10.0.0.1:80"},
+		"no way":  {probing(func(a netip.AddrPort) error { return errors.New("dial tcp: connect: no route to host") }), "endpoints", Warning, "could not be connected to: shop/cart 10.0.0.1:80 (no route to host)"},
+		"accepts": {probing(func(netip.AddrPort) error { return nil }), "endpoints", OK, "all 4 endpoints that were tried accept connections, of 6"},
+		"nothing to probe": {func(n *Node, _ map[string]string) {
+			n.Endpoints = func(context.Context) ([]Endpoint, error) { return nil, errors.New("no such socket") }
+		}, "endpoints", Warning, "no endpoint is known: no such socket"},
 		"another namespace": {func(n *Node, _ map[string]string) { n.Programmed = func() (bool, error) { return false, nil } }, "proxy", Warning, "holds no rules of Switchyard in this network namespace"},
 		"unhealthy": {func(n *Node, _ map[string]string) {
 			n.Health = func(context.Context) (Health, error) { return Health{}, nil }
 		}, "proxy", Fault, "not healthy"},
 		"problems": {func(n *Node, _ map[string]string) {
 			n.Health = func(context.Context) (Health, error) {
-				return Health{Healthy: true, Problems: []string{"source: no API server"}}, nil
+				return Health{Healthy: true, Problems: []Problem{{"source", "no API server"}}}, nil
 			}
 		}, "proxy", Warning, "reports: source: no API server"},
 		"kube-proxy": {func(n *Node, _ map[string]string) {
@@ -126,6 +158,7 @@ func TestFindings(t *testing.T) {
 		}, "leftovers", Warning, "not permitted"},
 		"Cilium":        {set("sys/class/net/cilium_host/address", ""), "other proxies", Warning, "Cilium is on this node"},
 		"earlier chain": {chain(nft.BaseChain{Family: "inet", Table: "vpn", Name: "pre", Type: "nat", Priority: -150}), "other proxies", Warning, "inet vpn pre translates at priority -150"},
+		"relay":         {chain(nft.BaseChain{Family: "ip", Table: "switchyard-relay-7", Name: "own", Type: "nat", Priority: -102}), "other proxies", OK, "nothing else translates"},
 		"chain beside":  {chain(nft.BaseChain{Family: "ip", Table: "nat", Name: "PREROUTING", Type: "nat", Priority: -100}), "other proxies", OK, "other chains that translate: ip nat PREROUTING"},
 		"no forwarding": {set("proc/sys/net/ipv4/ip_forward", "0\n"), "forwarding", Fault, "ip_forward is 0"},
 		"no IPv6":       {set("proc/sys/net/ipv6/conf/all/forwarding", "0\n"), "forwarding", Warning, "this node has IPv6 addresses"},
@@ -169,8 +202,8 @@ func TestFindings(t *testing.T) {
 				if f.Level != OK && f.Level != Info && f.Check != tt.check {
 					t.Errorf("another check: %+v", f)
 				}
-				if f.Level != OK && f.Level != Info && f.Remedy == "" {
-					t.Errorf("no remedy: %+v", f)
+				if f.Level != OK && f.Level != Info && (f.Remedy == "" || strings.Contains(f.Remedy, "docs/")) {
+					t.Errorf("no remedy in the text: %+v", f)
 				}
 			}
 			if !found {
@@ -184,6 +217,22 @@ func TestFindings(t *testing.T) {
 func twoLines(n *Node, _ map[string]string) {
 	n.Dataplanes[1].Available = func() error { return errors.Join(errors.New("no ip_vs"), errors.New("no ip_vs_rr")) }
 }
+
+// probing lets a node have endpoints of two Services, one of which has more than are tried.
+func probing(connect func(netip.AddrPort) error) func(*Node, map[string]string) {
+	return func(n *Node, _ map[string]string) {
+		n.Endpoints = func(context.Context) ([]Endpoint, error) {
+			all := []Endpoint{{"shop/cart", netip.MustParseAddrPort("10.0.0.1:80")}}
+			for i := range 5 {
+				all = append(all, Endpoint{"shop/db", netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 1, byte(i + 1)}), 80)})
+			}
+			return all, nil
+		}
+		n.Connect = func(_ context.Context, a netip.AddrPort) error { return connect(a) }
+	}
+}
+
+func noHolder() (string, error) { return "", nil }
 
 func noHealth(context.Context) (Health, error) { return Health{}, errors.New("connection refused") }
 

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/switchyard-net/switchyard/internal/kernel/ctusage"
 )
 
 func forwarding(_ context.Context, n *Node) []Finding {
@@ -116,34 +118,24 @@ func bridges(_ context.Context, n *Node) []Finding {
 	}}
 }
 
-// How full the connection tracking table may be, in percent.
-const (
-	fullWarning = 75
-	fullFault   = 95
-)
-
 func connectionTracking(_ context.Context, n *Node) []Finding {
-	limit, err := n.sysctl("net/netfilter/nf_conntrack_max")
-	if errors.Is(err, fs.ErrNotExist) {
+	held, limit, err := ctusage.ReadFS(n.Files)
+	if err != nil {
+		return unknown(err, "mount /proc/sys")
+	}
+	if held == 0 && limit == 0 {
 		return fine("connection tracking is not loaded yet; the first rule loads it")
-	}
-	if err != nil {
-		return unknown(err, "mount /proc/sys")
-	}
-	held, err := n.sysctl("net/netfilter/nf_conntrack_count")
-	if err != nil {
-		return unknown(err, "mount /proc/sys")
 	}
 	f := Finding{Level: OK, Summary: fmt.Sprintf("%d of at most %d connections are tracked", held, limit)}
 	if limit > 0 { // 0 is without a limit
-		share := int(int64(held) * 100 / int64(limit))
+		share := ctusage.Percent(held, limit)
 		f.Summary += fmt.Sprintf(" (%d%%)", share)
-		if share >= fullWarning {
+		if share >= ctusage.NearlyFull {
 			f.Level = Warning
-			f.Meaning = "when the table is full, the kernel drops the first packets of new connections, to Services and elsewhere"
-			f.Remedy = fmt.Sprintf("raise conntrack.maxPerCore or conntrack.min in the configuration, or sysctl -w net.netfilter.nf_conntrack_max=%d; look for clients that open connections without end", 2*limit)
+			f.Meaning = ctusage.Meaning
+			f.Remedy = ctusage.Remedy(limit)
 		}
-		if share >= fullFault {
+		if share >= ctusage.Full {
 			f.Level = Fault
 		}
 	}

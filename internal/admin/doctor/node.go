@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -24,6 +25,15 @@ type Node struct {
 	NodePorts [2]int
 	// Programmed reports whether the kernel holds rules of Switchyard.
 	Programmed func() (bool, error)
+	// Holder describes the process that programs this network namespace. It is empty if there is none.
+	Holder func() (string, error)
+	// Services returns cluster IPs, not necessarily all. Route returns an error if this node has no route to an address.
+	Services func(context.Context) ([]netip.Addr, error)
+	Route    func(netip.Addr) error
+	// Endpoints get TCP connections of this node. Connect connects to one and has its own time limit. Without an answer, its error is
+	// [context.DeadlineExceeded].
+	Endpoints func(context.Context) ([]Endpoint, error)
+	Connect   func(context.Context, netip.AddrPort) error
 	// Leftovers are the objects that kube-proxy left.
 	Leftovers func(context.Context) ([]leftovers.Item, error)
 	// BaseChains are the base chains of nf_tables.
@@ -47,10 +57,12 @@ type Dataplane struct {
 
 // Health is what a running proxy says of itself.
 type Health struct {
-	Healthy bool
-	// Problems are what is wrong, by part.
-	Problems []string
+	Healthy  bool
+	Problems []Problem
 }
+
+// Problem is a problem that a proxy reports, and the part of the process that has it.
+type Problem struct{ Part, Message string }
 
 // API is how the API server answers.
 type API struct {

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,7 +74,7 @@ func dataplanes(_ context.Context, n *Node) []Finding {
 			found = append(found, Finding{
 				Level: Warning, Summary: fmt.Sprintf("mode ebpf, which is in use: %v", err),
 				Meaning: "nftables translates all connections: nothing fails, but sockets are not translated when they connect",
-				Remedy:  "see docs/ebpf.md for what hooks need, or set mode to nftables",
+				Remedy:  "provide what the message names: hooks need cgroup2 (ebpf.cgroupPath), and CAP_SYS_ADMIN, or CAP_BPF and CAP_PERFMON; or set mode to nftables",
 			})
 		case used:
 			found = append(found, Finding{
@@ -99,15 +100,12 @@ func proxy(ctx context.Context, n *Node) []Finding {
 	case err != nil && !programmed:
 		return fine("no proxy answers at %s, and the kernel holds no rules of Switchyard", n.HealthAddress)
 	case err != nil:
-		return []Finding{{
-			Level:   Warning,
-			Summary: fmt.Sprintf("the kernel holds rules of Switchyard, and no proxy answers at %s: %v", n.HealthAddress, err),
-			Meaning: "connections go where Services were when the proxy ended; nothing updates that",
-			Remedy:  "start the proxy again, give its address by --healthz-address if it listens elsewhere, or remove the rules with 'switchyard cleanup'",
-		}}
+		return []Finding{n.noAnswer(err)}
 	}
 	var found []Finding
-	if health.Healthy {
+	if holder, lockErr := n.Holder(); programmed && lockErr == nil && holder == "" {
+		found = []Finding{n.abandoned(fmt.Sprintf("the process that answers at %s programs another kernel, or none", n.HealthAddress))}
+	} else if health.Healthy {
 		found = fine("the proxy at %s is healthy", n.HealthAddress)
 	} else {
 		found = []Finding{{
@@ -124,9 +122,53 @@ func proxy(ctx context.Context, n *Node) []Finding {
 		})
 	}
 	for _, p := range health.Problems {
-		found = append(found, Finding{Level: Warning, Summary: "the proxy reports: " + p, Remedy: "see docs/operate.md for what each problem means"})
+		found = append(found, Finding{
+			Level: Warning, Summary: fmt.Sprintf("the proxy reports: %s: %s", p.Part, p.Message),
+			Remedy: cmp.Or(partRemedies[p.Part], "do what the message says; 'switchyard get status' shows whether the problem remains"),
+		})
 	}
 	return found
+}
+
+// noAnswer is the finding for rules in the kernel without a proxy that answers.
+func (n *Node) noAnswer(err error) Finding {
+	switch holder, lockErr := n.Holder(); {
+	case lockErr == nil && holder == "":
+		return n.abandoned(fmt.Sprintf("none answers at %s: %v", n.HealthAddress, err))
+	case lockErr == nil:
+		return Finding{
+			Level: Warning, Summary: fmt.Sprintf("%s programs the kernel, and no proxy answers at %s: %v", holder, n.HealthAddress, err),
+			Meaning: "the process is starting, hangs, or answers elsewhere",
+			Remedy:  "give its address with --healthz-address, or look at its log",
+		}
+	}
+	return Finding{
+		Level: Warning, Summary: fmt.Sprintf("the kernel holds rules of Switchyard, and no proxy answers at %s: %v", n.HealthAddress, err),
+		Meaning: "connections go where Services were when the proxy ended, unless a process that answers elsewhere updates the rules",
+		Remedy:  "start the proxy again, give its address by --healthz-address if it listens elsewhere, or remove the rules with 'switchyard cleanup'",
+	}
+}
+
+// abandoned is the finding for rules in the kernel that no process updates.
+func (n *Node) abandoned(why string) Finding {
+	return Finding{
+		Level: Fault, Summary: "the kernel holds rules of Switchyard that no process updates: none holds the lock of this network namespace, and " + why,
+		Meaning: "connections go where Services were when the proxy ended, also to endpoints that are gone",
+		Remedy:  "start the proxy again, which takes over the rules, or remove them with 'switchyard cleanup'",
+	}
+}
+
+// partRemedies are the remedies for problems whose messages name only a cause, by part.
+var partRemedies = map[string]string{
+	"source":               "correct the manifest that the message names, or see that this node reaches the API server and that the proxy's account may list and watch; until then, the proxy uses the last known objects",
+	"api":                  "see that 'switchyard serve' or the relay runs, and that this node reaches it; until then, the proxy uses the last known objects",
+	"nodes":                "see that the kubelet or the cloud's controller manager has filled in status.addresses and spec.podCIDRs of the Node",
+	"dataplane":            "look at the proxy's log for the error of the kernel; the proxy tries again by itself",
+	"services":             "look at the proxy's log for the error of the kernel; the proxy tries again by itself, and other Services are not affected",
+	"tables":               "find the program that changes Switchyard's tables, and stop it; 'nft monitor' shows its changes",
+	"healthCheckNodePorts": "end the process that listens on the port ('ss -ltnp'), or change spec.healthCheckNodePort",
+	"dataplanes":           "look at the log of 'switchyard apply' on the node that the message names",
+	"state":                "see that this node reaches the API server or the relay",
 }
 
 func leftBehind(ctx context.Context, n *Node) []Finding {
@@ -158,6 +200,11 @@ var signs = []struct{ device, who, remedy string }{
 // dstnat is the priority at which Switchyard translates, and most others do.
 const dstnat = -100
 
+// ours reports whether a table belongs to Switchyard: to the dataplane, or to the relay of mode userspace.
+func ours(table string) bool {
+	return table == "switchyard" || strings.HasPrefix(table, "switchyard-relay-")
+}
+
 // otherProxies looks for what else may translate connections to Services.
 func otherProxies(_ context.Context, n *Node) []Finding {
 	var found []Finding
@@ -177,7 +224,7 @@ func otherProxies(_ context.Context, n *Node) []Finding {
 	}
 	var beside []string
 	for _, c := range chains {
-		if c.Type != "nat" || c.Hook != nft.Prerouting && c.Hook != nft.Output || c.Table == "switchyard" || c.Table == "kube-proxy" {
+		if c.Type != "nat" || c.Hook != nft.Prerouting && c.Hook != nft.Output || ours(c.Table) || c.Table == "kube-proxy" {
 			continue
 		}
 		name := fmt.Sprintf("%s %s %s", c.Family, c.Table, c.Name)

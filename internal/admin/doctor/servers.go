@@ -103,7 +103,7 @@ func relay(ctx context.Context, n *Node) []Finding {
 		return []Finding{{
 			Level: Fault, Summary: fmt.Sprintf("the API that a dataplane would follow does not answer: %v", err),
 			Meaning: "the kernel keeps routing by the last state; with --fallback the node follows the API server instead",
-			Remedy:  "see that 'switchyard serve' or the relay runs, that --api and --tls-* are as for 'switchyard apply', and docs/relay.md",
+			Remedy:  "see that 'switchyard serve' or the relay runs, that a firewall lets this node through, and that --api and --tls-* are as for 'switchyard apply'",
 		}}
 	}
 	return fine("%s answers within %v, with %s", r.Target, r.Took.Round(time.Millisecond), count(r.Services, "Service"))

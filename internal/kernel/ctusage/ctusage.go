@@ -56,3 +56,23 @@ func number(files fs.FS, name string) (int, error) {
 	}
 	return value, nil
 }
+
+// Meaning says what happens when the table is full.
+const Meaning = "when the table is full, the kernel drops the first packets of new connections, to Services and elsewhere"
+
+// Remedy says how to make room in a table of at most limit entries.
+func Remedy(limit int) string {
+	return fmt.Sprintf("raise conntrack.maxPerCore or conntrack.min in the configuration, or sysctl -w net.netfilter.nf_conntrack_max=%d; "+
+		"look for clients that open many connections", 2*limit)
+}
+
+// Problem returns an error if the table is nearly full. It is nil if the table cannot be read.
+func Problem() error { return problem(Read()) }
+
+func problem(count, limit int, err error) error {
+	share := Percent(count, limit)
+	if err != nil || share < NearlyFull {
+		return nil
+	}
+	return fmt.Errorf("%d of at most %d connections are tracked (%d%%): %s; %s", count, limit, share, Meaning, Remedy(limit))
+}

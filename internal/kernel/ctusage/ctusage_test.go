@@ -29,6 +29,9 @@ func TestReadFS(t *testing.T) {
 			if tt.err == "" && err != nil || err != nil && !strings.Contains(err.Error(), tt.err) || tt.err != "" && err == nil {
 				t.Errorf("error %v, want %q", err, tt.err)
 			}
+			if p := problem(n, limit, err); (p != nil) != (tt.percent >= NearlyFull) || p != nil && !strings.Contains(p.Error(), "sysctl -w net.netfilter.nf_conntrack_max=200") {
+				t.Errorf("at %d%%, the problem is %v", tt.percent, p)
+			}
 		})
 	}
 }

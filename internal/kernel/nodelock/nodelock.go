@@ -161,3 +161,23 @@ func holder(program string) string {
 	room := max(nft.MaxComment-len(pid)-len(", "), 0)
 	return program[:min(len(program), room)] + ", " + pid
 }
+
+// Holder describes the process that programs the calling thread's network namespace. It is empty if no process holds the lock. It needs
+// CAP_NET_ADMIN.
+func Holder() (name string, err error) {
+	conn, err := nft.Dial()
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	info, err := conn.Table(lockTable)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("read table %s: %w", lockTable.Name, err)
+	case info.Flags&nft.Owned == 0: // a copy that somebody has loaded
+		return "", nil
+	}
+	return holderOf(info), nil
+}
