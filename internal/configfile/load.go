@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/config/v1alpha1"
@@ -74,6 +75,7 @@ func (l *loaded) loadV1alpha2() {
 func (l *loaded) loadV1alpha1() {
 	doc := l.shared
 	l.old = &v1alpha1.KubeProxyConfiguration{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.Kind}
+	newUnknown := sync.OnceValue(func() map[string]bool { return unknownInV1alpha2(doc) }) // a file may have many such fields
 	l.decoded(doc, slices.DeleteFunc(doc.Into(l.old), func(err error) bool {
 		e, ok := errors.AsType[*manifest.Error](err)
 		if !ok || !errors.Is(err, manifest.ErrUnknownField) {
@@ -82,6 +84,8 @@ func (l *loaded) loadV1alpha1() {
 		why := e.Err.Error()
 		if removed, ok := v1alpha1.Removed[e.Field]; ok {
 			why = removed
+		} else if !newUnknown()[e.Field] {
+			why = fmt.Sprintf("only version v1alpha2 has this field: convert the file with 'switchyard config convert %s', then add the field", doc.File())
 		}
 		l.notes = append(l.notes, config.Note{File: doc.File(), Path: e.Field, Text: fmt.Sprintf("is ignored: %s (line %d)", why, e.Line)})
 		return true
@@ -98,6 +102,17 @@ func (l *loaded) loadV1alpha1() {
 	}
 	l.add(doc, faults...)
 	l.config = c
+}
+
+// unknownInV1alpha2 are the fields of a document that v1alpha2 does not have.
+func unknownInV1alpha2(doc *manifest.Document) map[string]bool {
+	unknown := map[string]bool{}
+	for _, err := range doc.Into(v1alpha2.Default()) {
+		if e, ok := errors.AsType[*manifest.Error](err); ok && errors.Is(err, manifest.ErrUnknownField) {
+			unknown[e.Field] = true
+		}
+	}
+	return unknown
 }
 
 // loadInstance adds the settings of one node.
