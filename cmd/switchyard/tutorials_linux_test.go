@@ -141,16 +141,24 @@ const commandTime = 3 * time.Minute
 // run runs a command and reports whether it prints what it must. One in the background may take its time for that.
 func (s *shell) run(command string, want []string) (got string, ok bool) {
 	s.t.Helper()
+	pattern := `\A`
+	if len(want) > 0 {
+		pattern += anyText(strings.Join(want, "\n") + "\n")
+	}
+	return s.match(command, regexp.MustCompile(pattern+`\z`))
+}
+
+// anyText is the pattern of a text in which … stands for any text.
+func anyText(text string) string { return strings.ReplaceAll(regexp.QuoteMeta(text), "…", ".*") }
+
+// match is run for a pattern.
+func (s *shell) match(command string, wanted *regexp.Regexp) (got string, ok bool) {
+	s.t.Helper()
 	s.count++
 	mark := fmt.Sprintf("\x1e%d\n", s.count)
 	if _, err := fmt.Fprintf(s.in, "%s\nprintf '\\036%d\\n'\n", command, s.count); err != nil {
 		s.t.Fatal(err)
 	}
-	pattern := `\A`
-	if len(want) > 0 {
-		pattern += strings.ReplaceAll(regexp.QuoteMeta(strings.Join(want, "\n")+"\n"), "…", ".*")
-	}
-	wanted := regexp.MustCompile(pattern + `\z`)
 	deadline := time.Now().Add(commandTime)
 	for ; ; time.Sleep(20 * time.Millisecond) {
 		all := s.log.all()
