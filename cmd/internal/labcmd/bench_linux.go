@@ -85,6 +85,8 @@ its modules loaded: modprobe ip_vs.`,
 	f.DurationVar(&o.Limit, "limit", 3*time.Minute, "how long all may take; one dataplane takes no more than half of what is left")
 	f.StringVarP(&o.output, "output", "o", "table", "table or json")
 	f.StringVar(&o.dir, "out", "", "directory for dataplanes.md")
+	cli.Complete(cmd, "dataplanes", bench.DataplaneNames()...)
+	cli.Complete(cmd, "output", "table", "json")
 	return cmd
 }
 
@@ -96,7 +98,7 @@ func (o *benchOptions) check() error {
 	}
 	for _, name := range o.Names {
 		if !slices.Contains(bench.DataplaneNames(), name) {
-			return fmt.Errorf("--dataplanes: %q is none of %v", name, bench.DataplaneNames())
+			return cli.NoneOf("dataplanes", name, bench.DataplaneNames()...)
 		}
 	}
 	switch {
@@ -107,7 +109,7 @@ func (o *benchOptions) check() error {
 	case o.Limit <= 0:
 		return fmt.Errorf("--limit: %v is not greater than 0", o.Limit)
 	case o.output != "table" && o.output != "json":
-		return fmt.Errorf("--output: %q is neither table nor json", o.output)
+		return cli.NoneOf("output", o.output, "table", "json")
 	}
 	return nil
 }

@@ -68,21 +68,22 @@ namespaces is touched. SIGINT and SIGTERM end the stories that are under way, an
 	f.StringVar(&o.run, "run", "", "regular expression: only stories and histories with such names")
 	f.StringVar(&o.skip, "skip", "", "regular expression: none with such names")
 	f.BoolVar(&o.list, "list", false, "print the names and end")
-	f.StringSliceVar(&o.limits, "limit", nil, "what the dataplane cannot do, checked as such: "+joinLimits(", "))
+	f.StringSliceVar(&o.limits, "limit", nil, "what the dataplane cannot do, checked as such: "+strings.Join(limitNames(), ", "))
 	f.StringVar(&o.detector, "detect", "", "how the node recognizes pods in stories that do not say: cluster-cidr, node-cidr or prefix:pod (default: cluster-cidr)")
 	f.IntVar(&o.seeds, "seeds", 4, "number of random histories")
 	f.Uint64Var(&o.firstSeed, "first-seed", 1, "seed of the first of them, to repeat one")
 	f.IntVar(&o.atOnce, "at-once", 0, "number of stories at the same time (default: one for each processor)")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "also print why stories are skipped")
+	cli.Complete(cmd, "limit", limitNames()...)
 	return cmd
 }
 
-func joinLimits(separator string) string {
-	var names []string
+// limitNames are the words of --limit.
+func limitNames() (names []string) {
 	for _, l := range conformance.Limits() {
 		names = append(names, string(l))
 	}
-	return strings.Join(names, separator)
+	return names
 }
 
 // check runs what the flags select.
@@ -143,7 +144,7 @@ func (o *conformanceOptions) claims() (limits []conformance.Limit, err error) {
 	for _, name := range o.limits {
 		limit := conformance.Limit(name)
 		if !slices.Contains(conformance.Limits(), limit) {
-			return nil, fmt.Errorf("--limit: %q is none of %s", name, joinLimits(", "))
+			return nil, cli.NoneOf("limit", name, limitNames()...)
 		}
 		limits = append(limits, limit)
 	}

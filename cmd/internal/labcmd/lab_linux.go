@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
@@ -95,7 +94,15 @@ translates the others. That needs root.`,
 	f.Var(&o.page, "ui", "serve a page for browsers at 127.0.0.1:10270, or at an IP and port that are given as --ui=IP:PORT; everybody who can connect may read it")
 	f.Lookup("ui").NoOptDefVal = defaultLabPage
 	o.log.Register(f)
+	cli.Complete(cmd, "output", lab.Formats...)
+	cli.Complete(cmd, "dataplane", labDataplanes...)
+	cli.Complete(cmd, "logging-format", "text", "json")
 	return cmd
+}
+
+// labDataplanes are the words of --dataplane.
+var labDataplanes = []string{
+	string(config.ModeNFTables), string(config.ModeIPTables), string(config.ModeEBPF), string(config.ModeIPVS), string(config.ModeUserspace),
 }
 
 func (o *labOptions) run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) (err error) {
@@ -108,13 +115,12 @@ func (o *labOptions) run(ctx context.Context, stdin io.Reader, stdout, stderr io
 	if err != nil {
 		return cli.Usage("switchyard lab", err)
 	}
-	known := []config.Mode{config.ModeNFTables, config.ModeIPTables, config.ModeEBPF, config.ModeIPVS, config.ModeUserspace}
-	if !slices.Contains(known, config.Mode(o.dataplane)) {
-		return cli.Usage("switchyard lab", fmt.Errorf("--dataplane: %q is none of %v", o.dataplane, known))
+	if !slices.Contains(labDataplanes, o.dataplane) {
+		return cli.Usage("switchyard lab", cli.NoneOf("dataplane", o.dataplane, labDataplanes...))
 	}
 	switch {
 	case o.format != "" && !slices.Contains(lab.Formats, o.format):
-		return cli.Usage("switchyard lab", fmt.Errorf("--output: %q is none of %s", o.format, strings.Join(lab.Formats, ", ")))
+		return cli.Usage("switchyard lab", cli.NoneOf("output", o.format, lab.Formats...))
 	case o.format != "" && !o.once:
 		return cli.Usage("switchyard lab", errors.New("--output is for --once: give both, or leave it out"))
 	case o.once && o.page.IsValid():

@@ -41,7 +41,7 @@ func TestExitCodes(t *testing.T) {
 		{"manual . run", cli.ExitError, "switchyard: run: there is no such command; name one of bench, conformance, lab"},
 		{"run", cli.ExitUsage, `switchyard: unknown command "run"`},
 		{"lab --onse", cli.ExitUsage, "did you mean --once?\nRun 'switchyard lab --help' for usage."},
-		{"lab --dataplane kernelspace", cli.ExitUsage, `switchyard: --dataplane: "kernelspace" is none of [nftables iptables ebpf ipvs userspace]`},
+		{"lab --dataplane kernelspace", cli.ExitUsage, `switchyard: --dataplane: "kernelspace" is none of nftables, iptables, ebpf, ipvs and userspace`},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
 			var stdout, stderr strings.Builder
