@@ -148,6 +148,12 @@ func (n *Node) newRegistry() *metrics.Registry {
 		o.Traffic = n.serviceTraffic
 	}
 	o.AffinityClients, o.Relayed, o.IPTablesInvalidDropped = n.affinityClients, n.relayed, n.droppedInvalid
+	o.ConntrackTable = func() (entries, limit int) {
+		if n.dataplane != nil {
+			entries, limit, _ = ctusage.Read() // 'switchyard doctor' reports an error
+		}
+		return entries, limit
+	}
 	o.SocketHooks = func() metrics.SocketHooks {
 		if hooks, ok := n.inUse().(hooked); ok {
 			return hooks.measured()

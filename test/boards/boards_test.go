@@ -67,6 +67,7 @@ func registry(mode string, relay bool) *metrics.Registry {
 	if !relay {
 		o.Services, o.HealthCheckProblems = count, count
 		o.SocketHooks = func() metrics.SocketHooks { return metrics.SocketHooks{State: "on"} }
+		o.ConntrackTable = func() (entries, limit int) { return 1, 2 }
 		o.Traffic = func() *metrics.Traffic { return &metrics.Traffic{} }
 		o.AffinityClients = func() []metrics.AffinityClients { return []metrics.AffinityClients{{Family: state.IPv4}} }
 	}

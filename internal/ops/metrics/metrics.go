@@ -82,6 +82,8 @@ type Options struct {
 	Traffic func() *Traffic
 	// AffinityClients returns how many clients with affinity are remembered, by family. It is empty where that is not known.
 	AffinityClients func() []AffinityClients
+	// ConntrackTable returns how many connections the kernel tracks, and how many it can. A limit of 0 is none, or is not known.
+	ConntrackTable func() (entries, limit int)
 	// Relayed returns what the relay of mode userspace carries, by protocol. It is empty in other modes.
 	Relayed func() map[string]Relayed
 	// SocketHooks returns how the socket hooks are doing. It is asked in mode ebpf only.
@@ -249,6 +251,9 @@ func (r *Registry) registerOwn(o *Options) {
 	}
 	if o.Relayed != nil {
 		r.registry.MustRegister(relayed{o.Relayed})
+	}
+	if o.ConntrackTable != nil {
+		r.registry.MustRegister(conntrackTable{o.ConntrackTable})
 	}
 	if o.AffinityClients != nil {
 		r.registry.MustRegister(affinity{o.AffinityClients})

@@ -56,6 +56,8 @@ switchyard_dataplane_attempts_total counter call,result
 switchyard_dataplane_repairs_total counter
 switchyard_dataplane_verify_duration_seconds histogram
 switchyard_dataplane_written_total counter
+switchyard_conntrack_entries gauge
+switchyard_conntrack_entries_limit gauge
 switchyard_failed_services gauge
 switchyard_health_check_port_problems gauge
 switchyard_limited_services gauge reason
@@ -128,6 +130,7 @@ func TestNamesTypesAndLabels(t *testing.T) {
 				LogLinesSuppressed:     func() uint64 { return 4 },
 				LimitedServices:        func() map[string]int { return map[string]int{"NodeFull": 3} },
 				Traffic:                func() *Traffic { return &Traffic{} },
+				ConntrackTable:         func() (entries, limit int) { return 5, 6 },
 				AffinityClients:        func() []AffinityClients { return []AffinityClients{{Family: state.IPv4}} },
 				IPTablesInvalidDropped: packets, IPTablesLocalhostAccepted: packets,
 				LocalNodePorts: func() LocalNodePorts {
