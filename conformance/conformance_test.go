@@ -74,6 +74,7 @@ func TestFaultsAreNoticed(t *testing.T) {
 		"the mark stays":           {"tunnel"},
 		"no loopback guard":        {"loopback", "loopback_node_ports"},
 		"the detector stays":       {"detector_changes"},
+		"service CIDRs stay":       {"service_cidrs"},
 		"clients of former endpoints stay": {
 			"affinity",
 		},

@@ -102,6 +102,9 @@ func (n *naive) Apply(_ context.Context, u *state.Update) (backend.Result, error
 	if n.node != nil && n.fault == "the detector stays" {
 		node.LocalDetector = n.node.LocalDetector
 	}
+	if n.node != nil && n.fault == "service CIDRs stay" {
+		node.ServiceCIDRs = slices.Concat(node.ServiceCIDRs, n.node.ServiceCIDRs)
+	}
 	n.node = &node
 	result := backend.Result{Failed: map[state.ServiceName]error{}}
 	for name, s := range n.services {

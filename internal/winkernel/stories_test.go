@@ -47,8 +47,8 @@ var notOnHNS = map[string]string{
 	"node_ports_all": noChoice, "node_ports_cidr": noChoice, "node_ports_loopback": noChoice, "loopback": noPackets, "tunnel": noPackets, "loopback_node_ports": noChoice, "node_ports_primary": noChoice,
 	"sctp": noSCTP, "hairpin": noHairpin, "host_network": noSelf, "unknown_value": noUnknowns,
 	"masquerade_bridge": noDetector, "masquerade_detector": noDetector, "masquerade_no_detector": noDetector, "masquerade_node_cidr": noDetector, "masquerade_prefix": noDetector,
-	"detector_changes": noDetector,
-	"distribution":     noCrowds,
+	"detector_changes": noDetector, "service_cidrs": noPackets,
+	"distribution": noCrowds,
 }
 
 // TestStories plays the stories of the conformance suite on the fake. HNS neither refuses nor drops: both stand for no load balancer here. Of
