@@ -44,7 +44,7 @@ func (f *Feed) Run(ctx context.Context) error { return f.follower.Run(ctx) }
 
 // Next implements [state.Feed]. The feed numbers revisions itself, because another server may replace the current one.
 func (f *Feed) Next(ctx context.Context, after state.Revision) (*state.Update, error) {
-	return f.follower.Replica().Next(ctx, after)
+	return f.follower.Next(ctx, after)
 }
 
 // Report tells the server which revision of the feed the dataplane shows, and which services cannot be programmed. It
@@ -54,13 +54,10 @@ func (f *Feed) Report(applied state.Revision, failed map[state.ServiceName]error
 }
 
 // Latest returns the newest revision, 0 before there is a state, and how many services it has.
-func (f *Feed) Latest() (revision state.Revision, services int) {
-	snapshot := f.follower.Replica().Snapshot()
-	return snapshot.Revision(), snapshot.Len()
-}
+func (f *Feed) Latest() (revision state.Revision, services int) { return f.follower.Latest() }
 
 // Name returns the name of the node, empty as long as it is not known.
-func (f *Feed) Name() string { return f.follower.Replica().Snapshot().Node().Name }
+func (f *Feed) Name() string { return f.follower.Name() }
 
 // Problems returns why the state may be old: there is no server, or something in the state cannot be read.
 func (f *Feed) Problems() []error { return f.follower.Problems() }

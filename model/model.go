@@ -8,6 +8,7 @@
 package model
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 
@@ -53,6 +54,11 @@ type Ref struct {
 	Kind      Kind
 	Namespace string
 	Name      string
+}
+
+// Compare orders by kind, then by namespace, then by name.
+func (r Ref) Compare(o Ref) int {
+	return cmp.Or(cmp.Compare(r.Kind, o.Kind), cmp.Compare(r.Namespace, o.Namespace), cmp.Compare(r.Name, o.Name))
 }
 
 func (r Ref) String() string {

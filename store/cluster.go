@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
-	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -37,19 +36,10 @@ type Cluster struct {
 
 // NewCluster returns an empty cluster. It publishes nothing before it has a source and all its sources are complete.
 func NewCluster(o ClusterOptions) *Cluster {
-	c := &Cluster{core: newCore(o.Brain, o.Budgets, o.Logger, o.OnProblem, objectsOfAll()), feed: newClusterFeed(settingsOf(&o.Brain)), maxCompared: maxCompared}
-	c.core.publish = c.publish
+	c := &Cluster{feed: newClusterFeed(settingsOf(&o.Brain)), maxCompared: maxCompared}
+	c.init(o.Brain, o.Budgets, o.Logger, o.OnProblem, objectsOfAll(), c.publish)
 	return c
 }
-
-// Source registers a source and returns the sink that it delivers to, as [Store.Source] does.
-func (c *Cluster) Source(name string) model.Sink { return c.core.source(name) }
-
-// Problems lists why parts of services are not routed, some of them if there are many. It does not wait for changes that are being taken in.
-func (c *Cluster) Problems() []error { return c.problems.list() }
-
-// Limited returns the number of services with problems, by reason. It does not wait for changes that are being taken in.
-func (c *Cluster) Limited() map[Reason]int { return c.problems.limited() }
 
 // Node returns the states of a node, by its name. A node without an object has no zone, no addresses, and only the
 // endpoints that name it. All nodes share the revisions of the cluster, so the updates of one node may skip some. After
@@ -62,7 +52,7 @@ func (c *Cluster) Close() { c.feed.close() }
 // publish computes the services that the latest objects concern and publishes a new state if it is different for any node.
 // The caller holds mu.
 func (c *Cluster) publish() {
-	if !c.complete() || c.feed.isClosed() {
+	if !c.intake.Complete() || c.feed.isClosed() {
 		return
 	}
 	var p publication

@@ -55,15 +55,11 @@ func (n *clusterNode) zone() string {
 
 // event is something that changed in a revision: a service if name is set, a node if moved is, else the service CIDRs.
 type event struct {
-	revision state.Revision
-	name     state.ServiceName
-	trigger  time.Time
-	scope    *scope
-	moved    *move
+	name    state.ServiceName
+	trigger time.Time
+	scope   *scope
+	moved   *move
 }
-
-// At is the revision.
-func (e event) At() state.Revision { return e.revision }
 
 // move is a change of a node's object. Objects are nil if absent.
 type move struct {
@@ -137,9 +133,8 @@ func (f *clusterFeed) publish(p *publication) {
 		f.touchAll()
 	case len(p.events) > 0:
 		f.revision++
-		for i := range p.events {
-			p.events[i].revision = f.revision
-			f.log.Add(p.events[i])
+		for _, e := range p.events {
+			f.log.Add(f.revision, e)
 		}
 		f.notify(p.events)
 	}
@@ -365,7 +360,7 @@ func (l *look) delta(events iter.Seq[event]) *state.Update {
 	if !news && len(names) == 0 {
 		return nil
 	}
-	revlog.Finalize(u, names, l.get)
+	u.Changed, u.Removed = revlog.Outcome(names, l.get)
 	return u
 }
 

@@ -3,7 +3,6 @@ package store
 import (
 	"cmp"
 	"context"
-	"iter"
 	"log/slog"
 	"slices"
 	"sync"
@@ -47,41 +46,30 @@ func (l NamesLimits) effective() NamesLimits {
 // the same objects. It costs nothing until names are requested. It implements [state.NamesFeed]. All methods may be
 // called concurrently.
 type Names struct {
-	mu         sync.Mutex // guards all below
-	incomplete int        // sources that are not complete
-	registered int        // sources
-	objects    objects    // services and slices only
-	limits     NamesLimits
-	ledger     ledger
-	problems   *problems
-	revision   state.Revision
-	latest     revlog.ByName[*state.Names] // immutable
-	log        revlog.Ring[renamed]
-	wake       chan struct{} // closed and replaced with each revision, closed for good by Close
-	closed     bool
+	log *revlog.Log[namesOf, state.ServiceName]
+
+	mu       sync.Mutex // guards all below
+	intake   revlog.Intake
+	objects  objects // services and slices only
+	limits   NamesLimits
+	ledger   ledger
+	problems *problems
 }
+
+// namesOf are the names of all services.
+type namesOf = revlog.Map[state.ServiceName, *state.Names]
 
 var _ state.NamesFeed = (*Names)(nil)
 
-// renamed is a service whose names changed.
-type renamed struct {
-	revision state.Revision
-	name     state.ServiceName
-}
-
-// At is the revision.
-func (r renamed) At() state.Revision { return r.revision }
-
 // NewNames returns a feed that publishes nothing before it has a source and all its sources are complete.
 func NewNames(o NamesOptions) *Names {
-	log, limits := o.Logger, o.Limits.effective()
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	return &Names{
+	log, limits := cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), o.Limits.effective()
+	n := &Names{
+		log:     revlog.NewLog[namesOf, state.ServiceName](namesOf{}, ErrClosed),
 		objects: objectsOfAll(), limits: limits, ledger: newLedger(limits.Budgets), problems: newProblems(log, nil),
-		log: revlog.Ring[renamed]{Max: revlog.Limit}, wake: make(chan struct{}),
 	}
+	n.intake = revlog.Intake{Mutex: &n.mu, Update: n.update, Completed: n.publish, Logger: log}
+	return n
 }
 
 // Reconfigure changes the limits. It publishes all differences as one revision.
@@ -107,25 +95,10 @@ func (n *Names) Problems() []error { return n.problems.list() }
 func (n *Names) Limited() map[Reason]int { return n.problems.limited() }
 
 // Source registers a source and returns the sink that it delivers to, as [Store.Source] does.
-func (n *Names) Source() model.Sink {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.registered++
-	n.incomplete++
-	return &namesSink{names: n}
-}
+func (n *Names) Source() model.Sink { return n.intake.Source("names") }
 
-// namesSink takes the objects of one source.
-type namesSink struct {
-	names    *Names
-	complete bool // guarded by names.mu
-}
-
-// Update implements [model.Sink].
-func (k *namesSink) Update(set []model.Object, deleted []model.Ref) {
-	n := k.names
-	n.mu.Lock()
-	defer n.mu.Unlock()
+// update takes in objects of a source. The caller holds mu.
+func (n *Names) update(set []model.Object, deleted []model.Ref) {
 	for _, ref := range deleted {
 		if ref.Kind == model.KindService || ref.Kind == model.KindEndpointSlice {
 			n.objects.remove(ref)
@@ -140,55 +113,33 @@ func (k *namesSink) Update(set []model.Object, deleted []model.Ref) {
 	n.publish()
 }
 
-// Complete implements [model.Sink].
-func (k *namesSink) Complete() {
-	n := k.names
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if !k.complete {
-		k.complete = true
-		n.incomplete--
-		n.publish()
-	}
-}
-
 // publish computes the names of the services that the latest objects concern. The caller holds mu.
 func (n *Names) publish() {
-	if n.closed || n.registered == 0 || n.incomplete > 0 {
+	if !n.intake.Complete() || n.log.IsClosed() {
 		return
 	}
-	next := n.latest
-	news := false
+	revision, latest := n.log.Latest()
+	next := latest.Clone()
+	var changed []state.ServiceName
 	n.account()
 	for _, svc := range n.objects.takeDirty() {
 		names := n.granted(svc)
 		n.objects.dropIfEmpty(svc)
-		former := n.latest.Get(svc.name)
+		former := latest.Get(svc.name)
 		if names == former || names != nil && former != nil && names.Equal(former) {
 			continue
-		}
-		if !news {
-			news, next = true, n.latest.Clone()
 		}
 		if names == nil {
 			next.Delete(svc.name)
 		} else {
 			next.Set(svc.name, names)
 		}
-		if n.revision > 0 {
-			n.log.Add(renamed{n.revision + 1, svc.name})
-		}
+		changed = append(changed, svc.name)
 	}
 	n.problems.endReport()
-	if !news && n.revision > 0 {
-		return // the first state is always news
+	if revision == 0 || len(changed) > 0 { // the first state is always news
+		n.log.Publish(next, changed)
 	}
-	n.latest = next
-	if n.revision++; n.revision == 1 {
-		n.log.Forget(1) // a consumer that has nothing gets everything
-	}
-	close(n.wake)
-	n.wake = make(chan struct{})
 }
 
 // account takes down how many entries the services want that the latest objects concern, and marks those for which that leaves other room.
@@ -222,52 +173,18 @@ func (n *Names) granted(svc *service) *state.Names {
 
 // Next implements [state.NamesFeed]. It fails with ErrClosed once the feed is closed.
 func (n *Names) Next(ctx context.Context, after state.Revision) (*state.NamesUpdate, error) {
-	for {
-		n.mu.Lock()
-		revision, latest, wake, closed := n.revision, n.latest, n.wake, n.closed
-		changed, known := n.log.Since(after)
-		n.mu.Unlock()
-		switch {
-		case closed:
-			return nil, ErrClosed
-		case revision == 0 || after == revision:
-			select {
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			case <-wake:
-			}
-		case after == 0 || after > revision || !known:
-			return &state.NamesUpdate{Revision: revision, Full: true, Changed: slices.Collect(latest.Values())}, nil
-		default:
-			return namesDelta(revision, latest, changed), nil
-		}
+	news, err := n.log.Next(ctx, after)
+	if err != nil {
+		return nil, err
 	}
-}
-
-// namesDelta leads to latest from names that differ from it in no other services than those that changed.
-func namesDelta(revision state.Revision, latest revlog.ByName[*state.Names], changed iter.Seq[renamed]) *state.NamesUpdate {
-	u := &state.NamesUpdate{Revision: revision}
-	var services []state.ServiceName
-	for c := range changed {
-		services = append(services, c.name)
+	u := &state.NamesUpdate{Revision: news.Revision, Full: news.Changes == nil}
+	if u.Full {
+		u.Changed = news.State.All()
+	} else {
+		u.Changed, u.Removed = revlog.Outcome(slices.Collect(news.Changes), news.State.Get)
 	}
-	slices.SortFunc(services, state.ServiceName.Compare)
-	for _, name := range slices.Compact(services) {
-		if names := latest.Get(name); names != nil {
-			u.Changed = append(u.Changed, names)
-		} else {
-			u.Removed = append(u.Removed, name)
-		}
-	}
-	return u
+	return u, nil
 }
 
 // Close ends all calls of Next. Objects that sources deliver afterwards are ignored.
-func (n *Names) Close() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if !n.closed {
-		n.closed = true
-		close(n.wake)
-	}
-}
+func (n *Names) Close() { n.log.Close() }

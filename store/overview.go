@@ -14,7 +14,7 @@ import (
 // which are thousands after a relay restart. Most services look the same from most nodes, so a node's state is a copy
 // of a common list with a few records replaced.
 type overview struct {
-	answers revlog.ByName[*answer]
+	answers revlog.Map[state.ServiceName, *answer]
 
 	arranged sync.Once // the fields below are immutable afterwards
 	list     []*answer

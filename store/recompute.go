@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"iter"
 	"log/slog"
 	"net/netip"
@@ -8,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/internal/revlog"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -20,51 +22,43 @@ type core struct {
 	// publish is called with mu held after each change.
 	publish func()
 
-	mu         sync.Mutex // guards all below
-	incomplete int        // sources that are not complete
-	registered int        // sources
-	objects    objects
-	arbiter    arbiter
-	ledger     ledger
-	excess     map[*service]brain.Size // of services that are too large for themselves
-	apiServer  lastKnown
-	pending    []*service // services whose published answer may have to change
+	mu        sync.Mutex // guards all below
+	intake    revlog.Intake
+	objects   objects
+	arbiter   arbiter
+	ledger    ledger
+	excess    map[*service]brain.Size // of services that are too large for themselves
+	apiServer lastKnown
+	pending   []*service // services whose published answer may have to change
 	// own are the problems that services have for themselves, without regard to others.
 	own      map[*service][]Problem
 	problems *problems
 }
 
-func newCore(cfg brain.Config, budgets Budgets, log *slog.Logger, onProblem func(Problem), objects objects) core {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	return core{
-		brain: cfg, log: log, objects: objects, arbiter: newArbiter(), apiServer: lastKnown{log: log},
-		ledger: newLedger(budgets), excess: make(map[*service]brain.Size),
-		own: make(map[*service][]Problem), problems: newProblems(log, onProblem),
-	}
+func (c *core) init(cfg brain.Config, budgets Budgets, log *slog.Logger, onProblem func(Problem), objects objects, publish func()) {
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
+	c.brain, c.log, c.publish, c.objects = cfg, log, publish, objects
+	c.arbiter, c.ledger, c.apiServer = newArbiter(), newLedger(budgets), lastKnown{log: log}
+	c.excess, c.own, c.problems = make(map[*service]brain.Size), make(map[*service][]Problem), newProblems(log, onProblem)
+	c.intake = revlog.Intake{Mutex: &c.mu, Update: c.update, Completed: publish, Logger: log}
 }
 
-func (c *core) source(name string) model.Sink {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.registered++
-	c.incomplete++
-	return &sink{core: c, name: name}
-}
+// Source registers a source and returns the sink that it delivers to. Sources are registered before any of them runs: as
+// long as one is not complete, nothing is published. name is for the log only.
+//
+// Sources share one set of objects. If two of them deliver the same object, the last one to do so wins, and it is gone as
+// soon as either deletes it.
+func (c *core) Source(name string) model.Sink { return c.intake.Source(name) }
 
-// sink takes the objects of one source.
-type sink struct {
-	core     *core
-	name     string
-	complete bool // guarded by core.mu
-}
+// Problems lists why parts of services are not routed, some of them if there are many. It does not wait for changes that are being taken in.
+func (c *core) Problems() []error { return c.problems.list() }
 
-// Update implements [model.Sink]. An object that is both deleted and set is set; of two with the same ref the later wins.
-func (k *sink) Update(set []model.Object, deleted []model.Ref) {
-	c := k.core
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// Limited returns the number of services with problems, by reason. It does not wait for changes that are being taken in.
+func (c *core) Limited() map[Reason]int { return c.problems.limited() }
+
+// update takes in objects of a source. An object that is both deleted and set is set; of two with the same ref the later
+// wins. The caller holds mu.
+func (c *core) update(set []model.Object, deleted []model.Ref) {
 	for _, ref := range deleted {
 		c.objects.remove(ref)
 	}
@@ -73,23 +67,6 @@ func (k *sink) Update(set []model.Object, deleted []model.Ref) {
 	}
 	c.publish()
 }
-
-// Complete implements [model.Sink].
-func (k *sink) Complete() {
-	c := k.core
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if k.complete {
-		return
-	}
-	k.complete = true
-	c.incomplete--
-	c.log.Debug("source synced", "source", k.name, "waitingFor", c.incomplete)
-	c.publish()
-}
-
-// complete reports that there are sources, and that they have delivered all they have.
-func (c *core) complete() bool { return c.registered > 0 && c.incomplete == 0 }
 
 // inputs are the inputs of a service's answer. The object is nil if the service is not to be routed. The slices are
 // valid until the next change.

@@ -15,7 +15,6 @@ import (
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/revlog"
-	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -38,7 +37,7 @@ type Options struct {
 // Store turns objects into published states. It implements [state.Feed]. All methods may be called concurrently.
 type Store struct {
 	core
-	feed *revlog.Feed
+	feed *revlog.States
 	node *state.Node // the node as dataplanes see it, the same pointer as long as it is the same node; guarded by mu
 }
 
@@ -65,22 +64,9 @@ func (s *Snapshot) Services() iter.Seq[*state.Service] { return s.of.Services() 
 // New returns an empty store. It publishes nothing before it has a source and all its sources are complete.
 func New(o Options) *Store {
 	node := settingsOf(&o.Brain).node(o.Brain.NodeName, nil, nil)
-	s := &Store{
-		core: newCore(o.Brain, o.Budgets, o.Logger, o.OnProblem, objectsOfNode(o.Brain.NodeName)),
-		feed: revlog.NewFeed(node, ErrClosed),
-		node: node,
-	}
-	s.core.publish = s.publish
+	s := &Store{feed: revlog.NewStates(node, ErrClosed), node: node}
+	s.init(o.Brain, o.Budgets, o.Logger, o.OnProblem, objectsOfNode(o.Brain.NodeName), s.publish)
 	return s
-}
-
-// Source registers a source and returns the sink that it delivers to. Sources are registered before any of them runs: as
-// long as one is not complete, nothing is published. name is for the log only.
-//
-// Sources share one set of objects. If two of them deliver the same object, the last one to do so wins, and it is gone as
-// soon as either deletes it.
-func (s *Store) Source(name string) model.Sink {
-	return s.core.source(name)
 }
 
 // Reconfigure makes the store decide about routing by another configuration, as if it had been made with it. It
@@ -107,13 +93,7 @@ func (s *Store) Next(ctx context.Context, after state.Revision) (*state.Update, 
 }
 
 // Snapshot returns the latest published state. Before the first one it is an empty snapshot with revision 0.
-func (s *Store) Snapshot() *Snapshot { return &Snapshot{s.feed.Latest()} }
-
-// Problems lists why parts of services are not routed, some of them if there are many. It does not wait for changes that are being taken in.
-func (s *Store) Problems() []error { return s.problems.list() }
-
-// Limited returns the number of services with problems, by reason. It does not wait for changes that are being taken in.
-func (s *Store) Limited() map[Reason]int { return s.problems.limited() }
+func (s *Store) Snapshot() *Snapshot { return &Snapshot{s.feed.Snapshot()} }
 
 // Close ends all calls of Next. Objects that sources deliver afterwards are ignored.
 func (s *Store) Close() { s.feed.Close() }
@@ -121,7 +101,7 @@ func (s *Store) Close() { s.feed.Close() }
 // publish computes the services that the latest objects concern and publishes a new state if any record, or the node, came
 // out different. The caller holds mu.
 func (s *Store) publish() {
-	if !s.complete() || s.feed.Closed() {
+	if !s.intake.Complete() || s.feed.IsClosed() {
 		return
 	}
 	s.updateNode()

@@ -17,7 +17,6 @@ import (
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/internal/apifollower"
 	"github.com/switchyard-net/switchyard/internal/configfile"
-	"github.com/switchyard-net/switchyard/internal/failover"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/source/kube"
 	"github.com/switchyard-net/switchyard/state"
@@ -125,21 +124,17 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 			return err
 		}
 	}
-	api, err := apifollower.New(apifollower.Options{Client: options, Logger: log})
-	if err != nil {
+	following := apifollower.Options{Client: options, Logger: log}
+	var api *apifollower.Follower
+	local := &localFallback{last: func() *state.Node { return api.ServerNode() }, log: log, config: c, memory: processMemory()}
+	if o.fallback {
+		following.Fallback = &apifollower.Fallback{After: o.fallbackAfter, Start: local.start}
+	}
+	if api, err = apifollower.New(following); err != nil {
 		return cli.Usage(command, fmt.Errorf("--api: %w", err))
 	}
-	replica, states := api.Replica(), &node.States{Run: api.Run, Problems: api.Problems, Report: api.Report}
-	if o.fallback {
-		local := &localFallback{last: func() *state.Node { return api.Replica().Snapshot().Node() }, log: log, config: c, memory: processMemory()}
-		s := failover.New(failover.Options{Relay: api, After: o.fallbackAfter, Node: c.HostnameOverride, Logger: log, Backup: local.start})
-		replica, states.Run, states.Report, states.Reconfigure = s.Replica(), s.Run, s.Report, local.reconfigure
-	}
-	states.Feed = replica
-	states.Name = func() string { return replica.Snapshot().Node().Name }
-	states.Latest = func() (state.Revision, int) {
-		snapshot := replica.Snapshot()
-		return snapshot.Revision(), snapshot.Len()
+	states := &node.States{
+		Feed: api, Run: api.Run, Name: api.Name, Latest: api.Latest, Problems: api.Problems, Report: api.Report, Reconfigure: local.reconfigure,
 	}
 	return o.dataplane.run(ctx, node.Options{Config: c, States: states, HealthCheckNodePorts: &o.ports}, o.override(log), stdout, log, v)
 }

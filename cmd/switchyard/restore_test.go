@@ -157,7 +157,7 @@ func restored(t *testing.T, since int) {
 	expect := func(want ...string) {
 		t.Helper()
 		await(t, "the server", n.Feed(), want...)
-		await(t, "the follower of the relay", follower.Replica(), want...)
+		await(t, "the follower of the relay", follower, want...)
 		await(t, "the relay below", below, want...)
 		for timeout := time.After(time.Minute); ; {
 			mu.Lock()

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(conformance.Main(m)) }
 
-// TestConformance runs the suite on the nftables dataplane behind the API: store, server, unix socket, client, replica,
+// TestConformance runs the suite on the nftables dataplane behind the API: store, server, unix socket, client, follower,
 // reconciler. The suite waits for the dataplane's reports at the server, under the server's revisions.
 func TestConformance(t *testing.T) {
 	conformance.Run(t, conformance.Dataplane{Name: "nftables behind the API", Follow: follow, Seeds: 4})
@@ -33,7 +33,7 @@ func follow(ctx context.Context, api string, s conformance.Settings) error {
 	}
 	done := make(chan error, 1)
 	go func() { done <- f.Run(ctx) }()
-	err = backend.Run(ctx, f.Replica(), dataplane, backend.RunOptions{
+	err = backend.Run(ctx, f, dataplane, backend.RunOptions{
 		Logger: s.Logger, OnStatus: func(s backend.Status) { f.Report(s.Applied, s.Failed) },
 	})
 	return errors.Join(err, <-done, dataplane.Close())

@@ -21,7 +21,7 @@ import (
 	"github.com/switchyard-net/switchyard/client"
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 	"github.com/switchyard-net/switchyard/internal/apifollower"
-	"github.com/switchyard-net/switchyard/internal/statecopy"
+	"github.com/switchyard-net/switchyard/internal/revlog"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -144,23 +144,23 @@ func (w *world) reports(want string) {
 func (w *world) shows(want string) {
 	w.t.Helper()
 	synctest.Wait()
-	s := w.follower.Replica().Snapshot()
+	s := w.follower.Snapshot()
 	var got []string
 	for r := range s.Services() {
 		got = append(got, fmt.Sprintf("%s:%d", r.Name.Name, r.HealthCheck.Port))
 	}
 	if text := strings.Join(got, " "); text != want {
-		w.t.Errorf("the replica has %q, want %q", text, want)
+		w.t.Errorf("the follower has %q, want %q", text, want)
 	}
 }
 
 func (w *world) applies() {
-	w.follower.Report(w.follower.Replica().Snapshot().Revision(), nil)
+	w.follower.Report(w.follower.Snapshot().Revision(), nil)
 }
 
 // newFeed returns states to serve, which set replaces; nothing is served before.
-func newFeed() (feed *statecopy.Replica, set func(ports map[string]uint16)) {
-	feed = statecopy.New("here")
+func newFeed() (feed *revlog.States, set func(ports map[string]uint16)) {
+	feed = revlog.NewStates(&state.Node{Name: "here"}, errClosed)
 	return feed, func(ports map[string]uint16) {
 		u := &state.Update{Full: true, Node: &state.Node{Name: "here"}}
 		for _, name := range slices.Sorted(maps.Keys(ports)) {
@@ -183,7 +183,7 @@ func TestServersAreRestarted(t *testing.T) {
 		w.shows("a:1 b:1")
 		w.applies()
 		w.reports("1, 0 failed")
-		shown := w.follower.Replica().Snapshot()
+		shown := w.follower.Snapshot()
 		if problems := w.follower.Problems(); len(problems) > 0 {
 			t.Errorf("problems while all is well: %v", problems)
 		}
@@ -215,7 +215,7 @@ func TestServersAreRestarted(t *testing.T) {
 		}
 		w.up(3, third)
 		w.shows("a:1 b:3")
-		u, err := w.follower.Replica().Next(t.Context(), shown.Revision())
+		u, err := w.follower.Next(t.Context(), shown.Revision())
 		if err != nil || u.Full {
 			t.Errorf("the state of another server is %+v, %v; want what is different", u, err)
 		}
@@ -237,7 +237,7 @@ func TestNewServerHearsWhatIsShown(t *testing.T) {
 		w.up(1, first)
 		w.applies()
 		w.reports("1, 0 failed")
-		before := w.follower.Replica().Snapshot().Revision()
+		before := w.follower.Snapshot().Revision()
 		w.down()
 
 		second, set := newFeed()
@@ -245,7 +245,7 @@ func TestNewServerHearsWhatIsShown(t *testing.T) {
 			set(map[string]uint16{"a": 7 - port})
 		}
 		w.up(2, second)
-		if now := w.follower.Replica().Snapshot().Revision(); now != before {
+		if now := w.follower.Snapshot().Revision(); now != before {
 			t.Errorf("the same state is revision %d after %d", now, before)
 		}
 		w.reports("7, 0 failed")
@@ -377,7 +377,7 @@ func TestNodeThatCannotBeRead(t *testing.T) {
 		address := []byte{192, 0, 2, 1}
 		expect := func(nodePorts bool, problems ...string) {
 			t.Helper()
-			n := w.follower.Replica().Snapshot().Node()
+			n := w.follower.Snapshot().Node()
 			if len(n.Addresses) != 1 || n.LocalDetector != nil || (n.NodePorts != nil) != nodePorts {
 				t.Errorf("the node is %+v", n)
 			}
@@ -432,7 +432,7 @@ func TestFrontendsOfWhatCannotBeReadGoToOthers(t *testing.T) {
 				}
 				w.shows("a:0 b:0 c:0")
 				w.reports("3, 2 failed")
-				a := w.follower.Replica().Snapshot().Get(state.ServiceName{Namespace: "ns", Name: "a"})
+				a := w.follower.Snapshot().Get(state.ServiceName{Namespace: "ns", Name: "a"})
 				if len(a.Ports) != 1 || a.Ports[0].Frontends[0].Port != 80 {
 					t.Errorf("of a there is %+v", a)
 				}

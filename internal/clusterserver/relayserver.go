@@ -18,6 +18,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/objectlog"
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
 	"github.com/switchyard-net/switchyard/internal/protoconv"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // Options specifies what to hand out.
@@ -61,7 +62,7 @@ func (s *server) Follow(stream stream) error {
 		return err
 	}
 	requests, ended := receive(stream)
-	var has objectlog.Revision
+	var has state.Revision
 	for first := true; ; first = false {
 		select {
 		case <-s.feed.Closed():
@@ -128,11 +129,11 @@ func receive(stream stream) (requests <-chan *clusterv1.FollowRequest, ended <-c
 }
 
 // known returns the revision that the client has, 0 if it is one of another life.
-func (s *server) known(p *clusterv1.Position) objectlog.Revision {
+func (s *server) known(p *clusterv1.Position) state.Revision {
 	if p.GetInstanceId() != s.instance {
 		return 0
 	}
-	return objectlog.Revision(p.GetRev())
+	return state.Revision(p.GetRev())
 }
 
 // send sends an update in parts.

@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"weak"
@@ -24,21 +23,17 @@ import (
 // ErrClosed is what [Feed.Next] returns once the feed is closed.
 var ErrClosed = errors.New("object feed is closed")
 
-// Revision numbers the sets of objects of a [Feed]. It grows by one with each set that differs from the one before. 0 stands
-// for knowing nothing.
-type Revision uint64
-
 // Update leads from one set of objects to a newer one. It is immutable and shared by all consumers that need the same one, and so
 // are its objects.
 type Update struct {
-	// Revision is the revision of the set after this update.
-	Revision Revision
+	// Revision is the revision of the set after this update. It grows by one with each set that differs from the one before.
+	Revision state.Revision
 	// Full reports whether Set is the whole set: objects that are not in it do not exist.
 	Full bool
-	// Set are new and changed objects, each once and in no order. If the update merges several revisions, an object may
+	// Set are new and changed objects, each once and ordered. If the update merges several revisions, an object may
 	// equal the consumer's object.
 	Set []model.Object
-	// Deleted are objects that no longer exist, each once and in no order; always empty in a full update. It may name an object
+	// Deleted are objects that no longer exist, each once and ordered; always empty in a full update. It may name an object
 	// that the consumer never saw.
 	Deleted []model.Ref
 
@@ -61,36 +56,27 @@ type Options struct {
 // Feed holds the latest set of objects, and which objects changed in the revisions before it. All methods may be called
 // concurrently.
 type Feed struct {
-	log    *slog.Logger
-	closed chan struct{}
-	ready  chan struct{} // closed with the first revision
+	log   *revlog.Log[objects, model.Ref]
+	ready chan struct{} // closed with the first revision
 
-	mu         sync.Mutex // guards all below
-	incomplete int        // sources that are not complete
-	revision   Revision   // 0 before all sources are complete
-	objects    map[model.Ref]model.Object
-	changes    revlog.Ring[logged]
-	wake       chan struct{} // closed and replaced with each revision
-	// full and deltas are what consumers have been given in this revision, deltas by the revision that they lead on from. A full
-	// update takes a lot of memory, and is kept by those that are busy with it.
-	full   weak.Pointer[Update]
-	deltas map[Revision]*Update
+	mu     sync.Mutex // held while objects are taken in
+	intake revlog.Intake
+	// given is guarded by a mutex of its own, so that consumers do not wait for objects to be taken in.
+	given given
 }
 
-// maxDeltas is how many updates are kept for consumers that come with the same revision as others.
-const maxDeltas = 64
+// objects are a set of objects.
+type objects = revlog.Map[model.Ref, model.Object]
 
 // New returns an empty feed. It hands out nothing before it has a source and all its sources are complete.
 func New(o Options) *Feed {
-	return &Feed{
-		log:     cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
-		closed:  make(chan struct{}),
-		ready:   make(chan struct{}),
-		objects: make(map[model.Ref]model.Object),
-		changes: revlog.Ring[logged]{Max: revlog.Limit},
-		wake:    make(chan struct{}),
-		deltas:  make(map[Revision]*Update),
+	f := &Feed{
+		log: revlog.NewLog[objects, model.Ref](objects{}, ErrClosed), ready: make(chan struct{}), given: given{deltas: make(map[state.Revision]*Update)},
 	}
+	f.intake = revlog.Intake{
+		Mutex: &f.mu, Update: f.update, Completed: f.completed, Logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
+	}
+	return f
 }
 
 // Source registers a source and returns the sink that it delivers to. Sources are registered before any of them runs: as
@@ -98,190 +84,112 @@ func New(o Options) *Feed {
 //
 // Sources share one set of objects. If two of them deliver the same object, the last one to do so wins, and it is gone as
 // soon as either deletes it.
-func (f *Feed) Source(name string) model.Sink {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.incomplete++
-	return &sink{feed: f, name: name}
-}
+func (f *Feed) Source(name string) model.Sink { return f.intake.Source(name) }
 
 // Close ends all calls of Next. Objects that sources deliver afterwards are ignored.
-func (f *Feed) Close() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.isClosed() {
-		close(f.closed)
-	}
-}
+func (f *Feed) Close() { f.log.Close() }
 
 // Closed returns a channel that is closed together with the feed.
-func (f *Feed) Closed() <-chan struct{} { return f.closed }
+func (f *Feed) Closed() <-chan struct{} { return f.log.Closed() }
 
 // Ready returns a channel that is closed once all sources are complete, so that there is a set to hand out.
 func (f *Feed) Ready() <-chan struct{} { return f.ready }
 
-func (f *Feed) isClosed() bool {
-	select {
-	case <-f.closed:
-		return true
-	default:
-		return false
-	}
-}
-
 // Next blocks until there is a set newer than after, and returns the update from after to it. With after = 0, or an
 // after that the feed does not remember, the update is full. It fails with ErrClosed once the feed is closed, even if
 // there is a newer set, and with the error of ctx if that ends first.
-func (f *Feed) Next(ctx context.Context, after Revision) (*Update, error) {
-	for {
-		if f.isClosed() {
-			return nil, ErrClosed
-		}
-		update, wake := f.newer(after)
-		if update != nil {
-			return update, nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-f.closed:
-		case <-wake:
-		}
+func (f *Feed) Next(ctx context.Context, after state.Revision) (*Update, error) {
+	news, err := f.log.Next(ctx, after)
+	if err != nil {
+		return nil, err
 	}
+	return f.given.update(after, news), nil
 }
 
-// newer returns the update that leads on from after, or what to wait for if there is none.
-func (f *Feed) newer(after Revision) (*Update, <-chan struct{}) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.revision == 0 || f.revision == after {
-		return nil, f.wake
-	}
-	changes, ok := f.changes.Since(state.Revision(after))
-	if after == 0 || after > f.revision || !ok {
-		return f.everything(), nil
-	}
-	if u := f.deltas[after]; u != nil {
-		return u, nil
-	}
-	u := &Update{Revision: f.revision}
-	var refs []model.Ref
-	for change := range changes {
-		refs = append(refs, change.ref)
-	}
-	slices.SortFunc(refs, compareRefs)
-	for _, ref := range slices.Compact(refs) {
-		if obj := f.objects[ref]; obj != nil {
-			u.Set = append(u.Set, obj)
-		} else {
-			u.Deleted = append(u.Deleted, ref)
-		}
-	}
-	if len(f.deltas) == maxDeltas {
-		clear(f.deltas)
-	}
-	f.deltas[after] = u
-	return u, nil
+// given are the updates that consumers have been given in a revision, for others that need the same one.
+type given struct {
+	mu       sync.Mutex // guards all below
+	revision state.Revision
+	// A full update takes a lot of memory, and is kept by those that are busy with it.
+	full weak.Pointer[Update]
+	// deltas are by the revision that they lead on from.
+	deltas map[state.Revision]*Update
 }
 
-// everything returns the full update. The caller holds mu.
-func (f *Feed) everything() *Update {
-	if u := f.full.Value(); u != nil && u.Revision == f.revision {
+// maxDeltas is how many updates are kept for consumers that come with the same revision as others.
+const maxDeltas = 64
+
+// update returns the update of a consumer that has revision after.
+func (g *given) update(after state.Revision, news revlog.News[objects, model.Ref]) *Update {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.revision < news.Revision {
+		g.revision = news.Revision
+		clear(g.deltas)
+	}
+	isLatest := g.revision == news.Revision
+	u := &Update{Revision: news.Revision, Full: news.Changes == nil}
+	switch {
+	case u.Full:
+		if same := g.full.Value(); same != nil && same.Revision == u.Revision {
+			return same
+		}
+		u.Set = news.State.All()
+		if isLatest {
+			g.full = weak.Make(u)
+		}
 		return u
+	case isLatest && g.deltas[after] != nil:
+		return g.deltas[after]
 	}
-	u := &Update{Revision: f.revision, Full: true, Set: slices.AppendSeq(make([]model.Object, 0, len(f.objects)), maps.Values(f.objects))}
-	f.full = weak.Make(u)
+	u.Set, u.Deleted = revlog.Outcome(slices.Collect(news.Changes), news.State.Get)
+	if isLatest {
+		if len(g.deltas) == maxDeltas {
+			clear(g.deltas)
+		}
+		g.deltas[after] = u
+	}
 	return u
 }
 
-func compareRefs(a, b model.Ref) int {
-	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-}
-
-// publish makes a new revision of the objects if refs, which have changed, are any. The first set is always news. The caller
-// holds mu.
-func (f *Feed) publish(refs []model.Ref) {
-	if f.incomplete > 0 || (f.revision > 0 && len(refs) == 0) {
-		return
-	}
-	f.revision++
-	clear(f.deltas)
-	if f.revision == 1 {
-		close(f.ready)
-		f.changes.Forget(state.Revision(f.revision)) // a consumer that has nothing gets everything: no need to log it
-	} else {
-		for _, ref := range refs {
-			f.changes.Add(logged{f.revision, ref})
-		}
-	}
-	close(f.wake)
-	f.wake = make(chan struct{})
-}
-
-// sink takes the objects of one source.
-type sink struct {
-	feed     *Feed
-	name     string
-	complete bool // guarded by feed.mu
-}
-
-// Update implements [model.Sink]. An object that is both deleted and set is set; of two with the same ref the later
-// wins. An object that equals the existing one in all fields is no change.
-func (k *sink) Update(set []model.Object, deleted []model.Ref) {
-	f := k.feed
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.isClosed() {
-		return
-	}
-	if f.incomplete > 0 { // no consumer has anything yet, so that it does not matter what changes
-		if len(f.objects) == 0 {
-			f.objects = make(map[model.Ref]model.Object, len(set)) // most likely all there are; growing to that takes half as long again
-		}
-		for _, ref := range deleted {
-			delete(f.objects, ref)
-		}
-		for _, obj := range set {
-			f.objects[obj.Ref()] = obj
-		}
-		return
-	}
-	before := make(map[model.Ref]model.Object, len(set)+len(deleted))
-	note := func(ref model.Ref) {
-		if _, noted := before[ref]; !noted {
-			before[ref] = f.objects[ref]
-		}
-	}
+// update takes in objects of a source. An object that is both deleted and set is set; of two with the same ref the later
+// wins. An object that equals the existing one in all fields replaces it, and is no change. The caller holds mu.
+func (f *Feed) update(set []model.Object, deleted []model.Ref) {
+	_, before := f.log.Latest()
+	next := before.Clone()
 	for _, ref := range deleted {
-		note(ref)
-		delete(f.objects, ref)
+		next.Delete(ref)
 	}
 	for _, obj := range set {
-		ref := obj.Ref()
-		note(ref)
-		f.objects[ref] = obj
+		next.Set(obj.Ref(), obj)
 	}
 	var changed []model.Ref
-	for ref, old := range before {
-		if !equal(old, f.objects[ref]) {
-			changed = append(changed, ref)
-		}
+	if f.intake.Complete() { // before that no consumer has anything, so that it does not matter what changes
+		changed = changes(before, next, set, deleted)
 	}
-	f.publish(changed)
+	if len(changed) == 0 {
+		f.log.Replace(next)
+	} else {
+		f.log.Publish(next, changed)
+	}
 }
 
-// Complete implements [model.Sink].
-func (k *sink) Complete() {
-	f := k.feed
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if k.complete || f.isClosed() {
-		return
+// changes returns which of some objects differ in two sets, each once.
+func changes(before, next objects, set []model.Object, deleted []model.Ref) []model.Ref {
+	refs := slices.Clone(deleted)
+	for _, obj := range set {
+		refs = append(refs, obj.Ref())
 	}
-	k.complete = true
-	f.incomplete--
-	f.log.Debug("source synced", "source", k.name, "waitingFor", f.incomplete)
-	f.publish(nil)
+	slices.SortFunc(refs, model.Ref.Compare)
+	return slices.DeleteFunc(slices.Compact(refs), func(ref model.Ref) bool { return equal(before.Get(ref), next.Get(ref)) })
+}
+
+// completed publishes the first set once all sources are complete: it is always news. The caller holds mu.
+func (f *Feed) completed() {
+	if revision, first := f.log.Latest(); revision == 0 && f.intake.Complete() && !f.log.IsClosed() {
+		f.log.Publish(first, nil)
+		close(f.ready)
+	}
 }
 
 // Tee returns a sink that forwards all updates to each of sinks, in their order. They share the objects and the slices

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 
 	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/randcluster"
 )
 
@@ -30,7 +31,7 @@ func refs(names ...string) (list []model.Ref) {
 }
 
 // newsOf describes the next update of a consumer at revision after: "nothing" if it would have to wait.
-func newsOf(t *testing.T, f *Feed, after Revision) string {
+func newsOf(t *testing.T, f *Feed, after state.Revision) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -60,9 +61,15 @@ func newsOf(t *testing.T, f *Feed, after Revision) string {
 	return strings.Join(append([]string{fmt.Sprint(u.Revision), kind}, words...), " ")
 }
 
+// revisionOf returns the latest revision.
+func revisionOf(f *Feed) state.Revision {
+	revision, _ := f.log.Latest()
+	return revision
+}
+
 func TestFeed(t *testing.T) {
 	f := New(Options{})
-	expect := func(after Revision, want string) {
+	expect := func(after state.Revision, want string) {
 		t.Helper()
 		if got := newsOf(t, f, after); got != want {
 			t.Errorf("after %d comes %q, want %q", after, got, want)
@@ -123,13 +130,13 @@ func TestEmptyClusterIsHandedOut(t *testing.T) {
 
 func TestConsumerThatIsFarBehindGetsEverything(t *testing.T) {
 	f := New(Options{})
-	f.changes.Max = 3
+	f.log.SetLimit(3)
 	s := f.Source("")
 	s.Complete()
 	for _, name := range []string{"a", "b", "c", "d"} {
 		s.Update([]model.Object{namespace(name)}, nil)
 	}
-	for after, want := range map[Revision]string{1: "5 full a b c d", 2: "5 delta b c d", 4: "5 delta d"} {
+	for after, want := range map[state.Revision]string{1: "5 full a b c d", 2: "5 delta b c d", 4: "5 delta d"} {
 		if got := newsOf(t, f, after); got != want {
 			t.Errorf("after %d comes %q, want %q", after, got, want)
 		}
@@ -150,7 +157,7 @@ func TestNextWaits(t *testing.T) {
 		var got [3]*Update
 		var errs [3]error
 		var wg sync.WaitGroup
-		begin := func(ctx context.Context, after Revision) {
+		begin := func(ctx context.Context, after state.Revision) {
 			for i := range got {
 				wg.Go(func() { got[i], errs[i] = f.Next(ctx, after) })
 			}
@@ -191,7 +198,7 @@ func TestHistories(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		history := randcluster.New(seed, randcluster.Options{})
 		f := New(Options{})
-		f.changes.Max = 1 + rng.IntN(40)
+		f.log.SetLimit(1 + rng.IntN(40))
 		sinks := []model.Sink{f.Source("a"), f.Source("b")}
 		twin := make(map[model.Ref]model.Object)
 		consumers := make([]consumer, 4)
@@ -216,13 +223,13 @@ func TestHistories(t *testing.T) {
 			for _, obj := range set {
 				twin[obj.Ref()] = obj
 			}
-			revision := f.revision
+			revision := revisionOf(f)
 			sinks[rng.IntN(2)].Update(set, deleted)
 			if complete == step {
 				sinks[0].Complete()
 				sinks[1].Complete()
-			} else if news := !maps.EqualFunc(before, twin, equal); step > complete && (f.revision > revision) != news {
-				t.Fatalf("seed %d, step %d: the revision went from %d to %d, and news is %v", seed, step, revision, f.revision, news)
+			} else if news, now := !maps.EqualFunc(before, twin, equal), revisionOf(f); step > complete && (now > revision) != news {
+				t.Fatalf("seed %d, step %d: the revision went from %d to %d, and news is %v", seed, step, revision, now, news)
 			}
 			for i := range consumers {
 				if rng.IntN(4*(i+1)) == 0 {
@@ -244,7 +251,7 @@ func TestHistories(t *testing.T) {
 
 // consumer has what updates lead to.
 type consumer struct {
-	revision Revision
+	revision state.Revision
 	objects  map[model.Ref]model.Object
 }
 
@@ -280,7 +287,7 @@ func TestTee(t *testing.T) {
 	obj := namespace("a")
 	both.Update([]model.Object{obj, namespace("b")}, nil)
 	both.Update(nil, refs("b"))
-	if a.revision+b.revision > 0 {
+	if revisionOf(a)+revisionOf(b) > 0 {
 		t.Error("handed out before the source is complete")
 	}
 	both.Complete()
@@ -301,12 +308,12 @@ func TestNothingIsLeft(t *testing.T) {
 	s.Update([]model.Object{namespace("a")}, nil)
 	newest := namespace("a")
 	s.Update([]model.Object{newest}, nil)
-	if f.objects[ref("a")] != newest || f.revision != 2 {
-		t.Errorf("the feed holds %p in revision %d, want %p", f.objects[ref("a")], f.revision, newest)
+	if revision, objects := f.log.Latest(); objects.Get(ref("a")) != newest || revision != 2 {
+		t.Errorf("the feed holds %p in revision %d, want %p", objects.Get(ref("a")), revision, newest)
 	}
 	s.Update(nil, refs("a"))
-	if len(f.objects) > 0 {
-		t.Errorf("left over: %v", f.objects)
+	if _, objects := f.log.Latest(); objects.Len() > 0 {
+		t.Errorf("left over: %v", objects.All())
 	}
 }
 
@@ -318,7 +325,7 @@ func TestUpdatesAreShared(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		s.Update([]model.Object{namespace(name)}, nil)
 	}
-	next := func(after Revision) *Update {
+	next := func(after state.Revision) *Update {
 		u, err := f.Next(t.Context(), after)
 		if err != nil {
 			t.Fatal(err)
@@ -331,7 +338,7 @@ func TestUpdatesAreShared(t *testing.T) {
 	}
 	calls := 0
 	for range 2 {
-		if got := delta.Memo(func(u *Update) any { calls++; return u.Revision }); got != Revision(4) || calls != 1 {
+		if got := delta.Memo(func(u *Update) any { calls++; return u.Revision }); got != state.Revision(4) || calls != 1 {
 			t.Errorf("got %v after %d calls", got, calls)
 		}
 	}
@@ -339,16 +346,16 @@ func TestUpdatesAreShared(t *testing.T) {
 	if next(0) == full || next(2) == delta || len(next(0).Set) != 4 || len(next(2).Set) != 3 {
 		t.Error("an update of an older revision is handed out")
 	}
-	for after := range Revision(4) {
+	for after := range state.Revision(4) {
 		next(after)
 	}
 	for n := range 3 * maxDeltas {
 		s.Update([]model.Object{namespace(strings.Repeat("x", n))}, nil)
 	}
-	for after := range Revision(3 * maxDeltas) {
+	for after := range state.Revision(3 * maxDeltas) {
 		next(after)
-		if len(f.deltas) > maxDeltas {
-			t.Fatalf("%d updates are kept", len(f.deltas))
+		if len(f.given.deltas) > maxDeltas {
+			t.Fatalf("%d updates are kept", len(f.given.deltas))
 		}
 	}
 }

@@ -14,64 +14,61 @@ const Limit = 1 << 16
 // chunks is into how many pieces a full log is cut: it forgets one of them at a time.
 const chunks = 64
 
-// Entry is an item of a [Ring].
-type Entry interface {
-	// At is the revision that the item belongs to.
-	At() state.Revision
-}
-
 // Ring remembers the changes of each revision, up to a limit. It must not be copied.
 //
-// Items are never overwritten, so that any number of readers need no copy and no lock.
-type Ring[E Entry] struct {
-	// Max is how many items are remembered at most. It is set before the first one is added.
+// Changes are never overwritten, so that any number of readers need no copy and no lock.
+type Ring[C any] struct {
+	// Max is how many changes are remembered at most. It is set before the first one is added.
 	Max    int
-	chunks [][]E // the oldest first
-	// forgotten is the newest revision whose items may be missing.
+	chunks [][]logged[C] // the oldest first
+	// forgotten is the newest revision whose changes may be missing.
 	forgotten state.Revision
 }
 
-// Add remembers an item. Its revision is not before the revision of any other item.
-func (r *Ring[E]) Add(item E) {
+type logged[C any] struct {
+	revision state.Revision
+	change   C
+}
+
+// Add remembers a change of a revision, which is not before the revision of any other change.
+func (r *Ring[C]) Add(revision state.Revision, change C) {
 	size := max(1, r.Max/chunks)
 	last := len(r.chunks) - 1
 	if last < 0 || len(r.chunks[last]) == size {
 		if (len(r.chunks)+1)*size > r.Max && last >= 0 {
-			r.forgotten = r.chunks[0][size-1].At()
+			r.forgotten = r.chunks[0][size-1].revision
 			r.chunks = slices.Delete(r.chunks, 0, 1)
 		}
 		r.chunks = append(r.chunks, nil)
 		last = len(r.chunks) - 1
 	}
-	r.chunks[last] = append(r.chunks[last], item)
+	r.chunks[last] = append(r.chunks[last], logged[C]{revision, change})
 }
 
 // Forget makes the ring know nothing of the changes up to a revision.
-func (r *Ring[E]) Forget(until state.Revision) { r.forgotten = until }
+func (r *Ring[C]) Forget(until state.Revision) { r.forgotten = until }
 
 // Knows reports whether all changes after a revision are remembered.
-func (r *Ring[E]) Knows(after state.Revision) bool { return after >= r.forgotten }
+func (r *Ring[C]) Knows(after state.Revision) bool { return after >= r.forgotten }
 
-// Since returns the items after a revision, newest first. They can be looked at, more than once, while others are added. ok is
+// Since returns the changes after a revision, newest first. They can be looked at, more than once, while others are added. ok is
 // false if some may have been forgotten.
-func (r *Ring[E]) Since(after state.Revision) (items iter.Seq[E], ok bool) {
+func (r *Ring[C]) Since(after state.Revision) (changes iter.Seq[C], ok bool) {
 	if !r.Knows(after) {
 		return nil, false
 	}
 	first := len(r.chunks)
-	for first > 0 && last(r.chunks[first-1]).At() > after {
+	for first > 0 && r.chunks[first-1][len(r.chunks[first-1])-1].revision > after {
 		first--
 	}
 	seen := slices.Clone(r.chunks[first:])
-	return func(yield func(E) bool) {
+	return func(yield func(C) bool) {
 		for _, chunk := range slices.Backward(seen) {
 			for _, item := range slices.Backward(chunk) {
-				if item.At() <= after || !yield(item) {
+				if item.revision <= after || !yield(item.change) {
 					return
 				}
 			}
 		}
 	}, true
 }
-
-func last[E any](chunk []E) E { return chunk[len(chunk)-1] }

@@ -9,28 +9,26 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// entry is an item: the revision, and its number within it.
-type entry struct {
+// item is a change: its revision, and its number.
+type item struct {
 	revision state.Revision
 	number   int
 }
-
-func (e entry) At() state.Revision { return e.revision }
 
 // TestRingIsASuffix compares rings of all sizes with a list of all that was added.
 func TestRingIsASuffix(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		r := Ring[entry]{Max: 1 + rng.IntN(300)}
-		var all []entry
+		r := Ring[item]{Max: 1 + rng.IntN(300)}
+		var all []item
 		revision := state.Revision(1)
 		for range rng.IntN(1000) {
 			revision += state.Revision(rng.IntN(2))
-			all = append(all, entry{revision, len(all)})
-			r.Add(all[len(all)-1])
+			all = append(all, item{revision, len(all)})
+			r.Add(revision, all[len(all)-1])
 		}
 		for after := range revision + 2 {
-			var want []entry
+			var want []item
 			for _, e := range slices.Backward(all) {
 				if e.revision > after {
 					want = append(want, e)
@@ -54,9 +52,9 @@ func TestRingIsASuffix(t *testing.T) {
 
 // TestRingIsReadWhileItGrows: readers of existing items need no lock, and see no other items.
 func TestRingIsReadWhileItGrows(t *testing.T) {
-	r := Ring[entry]{Max: 1000}
+	r := Ring[item]{Max: 1000}
 	for i := range 900 {
-		r.Add(entry{state.Revision(i + 1), i})
+		r.Add(state.Revision(i+1), item{state.Revision(i + 1), i})
 	}
 	items, _ := r.Since(100)
 	done := make(chan int)
@@ -73,7 +71,7 @@ func TestRingIsReadWhileItGrows(t *testing.T) {
 		done <- n
 	}()
 	for i := 900; i < 5000; i++ {
-		r.Add(entry{state.Revision(i + 1), i})
+		r.Add(state.Revision(i+1), item{state.Revision(i + 1), i})
 	}
 	if n := <-done; n != 20*800 {
 		t.Errorf("it saw %d items, want 16000", n)
@@ -82,9 +80,9 @@ func TestRingIsReadWhileItGrows(t *testing.T) {
 
 // TestManyWhoAreFarBehind: readers that are far behind share the memory of the updates that they have missed.
 func TestManyWhoAreFarBehind(t *testing.T) {
-	r := Ring[entry]{Max: Limit}
+	r := Ring[item]{Max: Limit}
 	for i := range Limit {
-		r.Add(entry{state.Revision(i + 1), i})
+		r.Add(state.Revision(i+1), item{state.Revision(i + 1), i})
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -21,7 +21,7 @@ var arrows = []arrow{
 	{"internal/source/file", []string{"model", "internal/apirules", "internal/manifest", "kubeconv", "client/regularfile"}},
 	{"source/kube", []string{"model", "kubeconv", "client/regularfile", "internal/source/upstream"}},
 	{"brain", []string{"model", "state"}},
-	{"internal/revlog", []string{"state"}},
+	{"internal/revlog", []string{"model", "state"}},
 	{"store", []string{"model", "state", "brain", "internal/revlog"}},
 	{"internal/explain", []string{"model", "state", "brain", "store", "internal/spelling"}},
 	{"internal/admin/view", []string{"model", "state", "brain", "store"}},
@@ -54,14 +54,12 @@ var arrows = []arrow{
 	{"internal/loglimit", nil},
 	{"internal/httpserver", []string{"internal/connlimit"}},
 	{"server", []string{"state", "internal/protoconv", "internal/connlimit", "client/localnet/v1", "client/tlsfiles", "client/peeruser", "client/namedpipe"}},
-	{"internal/statecopy", []string{"state", "internal/revlog"}},
-	{"internal/apifollower", []string{"state", "internal/protoconv", "internal/statecopy", "client", "client/localnet/v1"}},
+	{"internal/apifollower", []string{"state", "internal/protoconv", "internal/revlog", "client", "client/localnet/v1"}},
 	// A backend of another repository in a process of its own.
 	{"apifeed", []string{"state", "backend", "client", "internal/apifollower"}},
-	{"internal/failover", []string{"state", "internal/statecopy", "internal/apifollower"}},
 	{"internal/objectlog", []string{"model", "state", "internal/revlog"}},
 	{"internal/lastknown", []string{"model"}},
-	{"internal/clusterserver", []string{"model", "internal/objectlog", "internal/protoconv", "internal/proto/cluster/v1"}},
+	{"internal/clusterserver", []string{"model", "state", "internal/objectlog", "internal/protoconv", "internal/proto/cluster/v1"}},
 	// client: it dials a relay as any other client does.
 	{"internal/source/relay", []string{"model", "client", "internal/source/upstream", "internal/protoconv", "internal/proto/cluster/v1"}},
 

@@ -1,4 +1,4 @@
-package failover_test
+package apifollower_test
 
 import (
 	"context"
@@ -17,16 +17,17 @@ import (
 
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/internal/apifollower"
-	"github.com/switchyard-net/switchyard/internal/failover"
-	"github.com/switchyard-net/switchyard/internal/statecopy"
+	"github.com/switchyard-net/switchyard/internal/revlog"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/state"
 )
 
 const after = 10 * time.Second
 
-// world has a relay that comes and goes, and a node that follows it or helps itself.
-type world struct {
+var errClosed = errors.New("closed")
+
+// fallbackWorld has a relay that comes and goes, and a node that follows it or helps itself.
+type fallbackWorld struct {
 	t *testing.T
 
 	mu       sync.Mutex
@@ -34,19 +35,19 @@ type world struct {
 	stop     func()
 	reported []string
 
-	instances map[*statecopy.Replica]uint64
+	instances map[*revlog.States]uint64
 
 	backups int // started
 	running int
-	own     *statecopy.Replica // the backup's states
-	broken  error              // why the backup cannot work
+	own     *revlog.States // the backup's states
+	broken  error          // why the backup cannot work
 
-	sw *failover.Switch
+	node *apifollower.Follower
 }
 
-func newWorld(t *testing.T) *world {
-	w := &world{t: t, own: statecopy.New("here"), instances: make(map[*statecopy.Replica]uint64)}
-	api, err := apifollower.New(apifollower.Options{Client: client.Options{
+func newFallbackWorld(t *testing.T) *fallbackWorld {
+	w := &fallbackWorld{t: t, own: revlog.NewStates(&state.Node{Name: "here"}, errClosed), instances: make(map[*revlog.States]uint64)}
+	api, err := apifollower.New(apifollower.Options{Fallback: &apifollower.Fallback{After: after, Start: w.backup}, Client: client.Options{
 		Target: "unix:///relay", Node: "here", MinBackoff: 100 * time.Millisecond, MaxBackoff: time.Second,
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			w.mu.Lock()
@@ -61,10 +62,10 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.sw = failover.New(failover.Options{Relay: api, After: after, Node: "here", Backup: w.backup})
+	w.node = api
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- w.sw.Run(ctx) }()
+	go func() { done <- w.node.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -75,12 +76,12 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) backup(ctx context.Context) (state.Feed, func() error) {
+func (w *fallbackWorld) backup(ctx context.Context) (state.Feed, func() error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.backups++
 	if w.broken != nil {
-		closed := statecopy.New("here")
+		closed := revlog.NewStates(&state.Node{Name: "here"}, errClosed)
 		closed.Close()
 		return closed, func() error { return w.broken }
 	}
@@ -100,7 +101,7 @@ func (w *world) backup(ctx context.Context) (state.Feed, func() error) {
 
 // up starts a relay that serves the contents of a feed, and lets the node find it. With the same feed it is the same
 // relay.
-func (w *world) up(feed *statecopy.Replica) {
+func (w *fallbackWorld) up(feed *revlog.States) {
 	defer time.Sleep(2 * time.Second)
 	w.mu.Lock()
 	if w.instances[feed] == 0 {
@@ -138,7 +139,7 @@ func (w *world) up(feed *statecopy.Replica) {
 }
 
 // down ends the relay.
-func (w *world) down() {
+func (w *fallbackWorld) down() {
 	w.mu.Lock()
 	stop := w.stop
 	w.listener, w.stop = nil, nil
@@ -149,11 +150,11 @@ func (w *world) down() {
 }
 
 // shows expects the services that the node shows, once everything has settled.
-func (w *world) shows(want string) {
+func (w *fallbackWorld) shows(want string) {
 	w.t.Helper()
 	synctest.Wait()
 	var names []string
-	for s := range w.sw.Replica().Snapshot().Services() {
+	for s := range w.node.Snapshot().Services() {
 		names = append(names, s.Name.Name)
 	}
 	if got := strings.Join(names, " "); got != want {
@@ -162,7 +163,7 @@ func (w *world) shows(want string) {
 }
 
 // expectReport checks the last report that a relay has received.
-func (w *world) expectReport(want string) {
+func (w *fallbackWorld) expectReport(want string) {
 	w.t.Helper()
 	synctest.Wait()
 	w.mu.Lock()
@@ -173,7 +174,7 @@ func (w *world) expectReport(want string) {
 }
 
 // backedUp expects how often the backup was started, and whether it runs.
-func (w *world) backedUp(times, running int) {
+func (w *fallbackWorld) backedUp(times, running int) {
 	w.t.Helper()
 	synctest.Wait()
 	w.mu.Lock()
@@ -205,7 +206,7 @@ func service(name string) *state.Service {
 }
 
 // has makes a feed hold exactly these services.
-func has(r *statecopy.Replica, names ...string) {
+func has(r *revlog.States, names ...string) {
 	u := &state.Update{Full: true, Node: &state.Node{Name: "here"}}
 	for _, n := range names {
 		u.Changed = append(u.Changed, service(n))
@@ -215,7 +216,7 @@ func has(r *statecopy.Replica, names ...string) {
 
 func TestANodeHelpsItselfWhileNoRelayAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, relay := newWorld(t), statecopy.New("here")
+		w, relay := newFallbackWorld(t), revlog.NewStates(&state.Node{Name: "here"}, errClosed)
 		has(relay, "a")
 		w.up(relay)
 		w.shows("a")
@@ -241,7 +242,7 @@ func TestANodeHelpsItselfWhileNoRelayAnswers(t *testing.T) {
 		w.shows("c")
 
 		// A relay that answers, but has no state yet, is no relay.
-		empty := statecopy.New("here")
+		empty := revlog.NewStates(&state.Node{Name: "here"}, errClosed)
 		w.up(empty)
 		time.Sleep(time.Minute)
 		w.backedUp(1, 1)
@@ -258,7 +259,7 @@ func TestANodeHelpsItselfWhileNoRelayAnswers(t *testing.T) {
 // The relay of before answers again. The node had its state once, and must not show that again on the way to the latest one.
 func TestANodeReturnsToTheRelayOfBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, relay := newWorld(t), statecopy.New("here")
+		w, relay := newFallbackWorld(t), revlog.NewStates(&state.Node{Name: "here"}, errClosed)
 		has(relay, "old")
 		w.up(relay)
 		w.shows("old")
@@ -268,13 +269,13 @@ func TestANodeReturnsToTheRelayOfBefore(t *testing.T) {
 		w.shows("new")
 		has(relay, "new", "newer")
 		go func() {
-			for after := w.sw.Replica().Snapshot().Revision(); ; {
-				u, err := w.sw.Replica().Next(t.Context(), after)
+			for after := w.node.Snapshot().Revision(); ; {
+				u, err := w.node.Next(t.Context(), after)
 				if err != nil {
 					return
 				}
 				after = u.Revision
-				if w.sw.Replica().Snapshot().Get(service("old").Name) != nil {
+				if w.node.Snapshot().Get(service("old").Name) != nil {
 					t.Error("the node shows again what it had from the relay before")
 				}
 			}
@@ -287,7 +288,7 @@ func TestANodeReturnsToTheRelayOfBefore(t *testing.T) {
 
 func TestANodeStartsWithoutARelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newFallbackWorld(t)
 		has(w.own, "a")
 		time.Sleep(after - time.Millisecond)
 		w.shows("")
@@ -298,7 +299,7 @@ func TestANodeStartsWithoutARelay(t *testing.T) {
 
 func TestABackupThatCannotWorkIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, relay := newWorld(t), statecopy.New("here")
+		w, relay := newFallbackWorld(t), revlog.NewStates(&state.Node{Name: "here"}, errClosed)
 		has(relay, "a")
 		w.up(relay)
 		w.shows("a")
@@ -330,17 +331,17 @@ func TestABackupThatCannotWorkIsTriedAgain(t *testing.T) {
 	})
 }
 
-// The dataplane's reports about the replica's revisions reach the relay under its own revisions.
+// The dataplane's reports about its revisions reach the relay under its own revisions.
 func TestTheRelayLearnsWhatTheDataplaneShows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, relay := newWorld(t), statecopy.New("here")
+		w, relay := newFallbackWorld(t), revlog.NewStates(&state.Node{Name: "here"}, errClosed)
 		for _, names := range [][]string{{"a"}, {"b"}, {"c"}} {
 			has(relay, names...)
 		}
 		w.up(relay)
 		w.shows("c")
 		name := state.ServiceName{Namespace: "default", Name: "c"}
-		w.sw.Report(w.sw.Replica().Snapshot().Revision(), map[state.ServiceName]error{name: errors.New("no room")})
+		w.node.Report(w.node.Snapshot().Revision(), map[state.ServiceName]error{name: errors.New("no room")})
 		synctest.Wait()
 		w.expectReport("3 map[default/c:no room]")
 
@@ -349,11 +350,40 @@ func TestTheRelayLearnsWhatTheDataplaneShows(t *testing.T) {
 		time.Sleep(after + time.Second)
 		has(w.own, "d")
 		w.shows("d")
-		w.sw.Report(w.sw.Replica().Snapshot().Revision(), nil)
-		other := statecopy.New("here")
+		w.node.Report(w.node.Snapshot().Revision(), nil)
+		other := revlog.NewStates(&state.Node{Name: "here"}, errClosed)
 		has(other, "b")
 		has(other, "d")
 		w.up(other)
 		w.expectReport("2 map[]")
 	})
+}
+
+// A fallback goes by the settings of the relay's node. Its own states do not change these.
+func TestTheNodeOfTheRelayIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, relay := newFallbackWorld(t), revlog.NewStates(&state.Node{Name: "here"}, errClosed)
+		w.serverNode("here 0")
+		node := &state.Node{Name: "here", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
+		relay.Apply(&state.Update{Full: true, Node: node})
+		w.up(relay)
+		w.serverNode("here 1")
+		w.down()
+		time.Sleep(after + time.Second)
+		has(w.own, "a")
+		w.shows("a")
+		if n := w.node.Snapshot().Node(); len(n.Addresses) > 0 {
+			t.Errorf("the node is %+v, which is not the fallback's", n)
+		}
+		w.serverNode("here 1")
+	})
+}
+
+// serverNode expects the node of the relay: its name, and how many addresses it has.
+func (w *fallbackWorld) serverNode(want string) {
+	w.t.Helper()
+	synctest.Wait()
+	if n := w.node.ServerNode(); fmt.Sprint(n.Name, " ", len(n.Addresses)) != want {
+		w.t.Errorf("the relay's node is %+v, want %q", n, want)
+	}
 }

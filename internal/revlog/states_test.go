@@ -1,4 +1,4 @@
-package statecopy_test
+package revlog_test
 
 import (
 	"context"
@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
-	"github.com/switchyard-net/switchyard/internal/statecopy"
+	"github.com/switchyard-net/switchyard/internal/revlog"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 	"github.com/switchyard-net/switchyard/test/randcluster"
 )
+
+var errClosed = errors.New("closed")
 
 // origin is a store that can be replaced by a new one with the same objects.
 type origin struct {
@@ -58,15 +60,15 @@ func poll(t *testing.T, feed state.Feed, after state.Revision) *state.Update {
 	return u
 }
 
-// TestReplicaFollowsItsOrigin feeds a replica with the updates of a store, of which it misses some pauses, and which is
+// TestStatesFollowsItsOrigin feeds a replica with the updates of a store, of which it misses some pauses, and which is
 // restarted now and then. A second replica follows the first, at its own pace.
-func TestReplicaFollowsItsOrigin(t *testing.T) {
+func TestStatesFollowsItsOrigin(t *testing.T) {
 	for seed := range uint64(150) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		h := randcluster.New(seed, randcluster.Options{NodeName: "node-a"})
 		o := &origin{objects: make(map[model.Ref]model.Object)}
 		o.restart()
-		first, second := statecopy.New("node-a"), statecopy.New("node-a")
+		first, second := revlog.NewStates(&state.Node{Name: "node-a"}, errClosed), revlog.NewStates(&state.Node{Name: "node-a"}, errClosed)
 		var atOrigin, atFirst state.Revision
 		for step := range 40 {
 			o.update(h.Step())
@@ -117,14 +119,14 @@ type snapshot interface {
 	Get(state.ServiceName) *state.Service
 }
 
-func same(r *statecopy.Replica, o *store.Store) error {
+func same(r *revlog.States, o *store.Store) error {
 	if got, want := r.Snapshot(), o.Snapshot(); !equal(r, want) {
 		return fmt.Errorf("the replica holds %d services and %+v, the origin %d and %+v", got.Len(), got.Node(), want.Len(), want.Node())
 	}
 	return nil
 }
 
-func equal(r *statecopy.Replica, want snapshot) bool {
+func equal(r *revlog.States, want snapshot) bool {
 	got := r.Snapshot()
 	for record := range got.Services() {
 		if other := want.Get(record.Name); other == nil || !other.Equal(record) {
@@ -138,9 +140,9 @@ func record(name string, port uint16) *state.Service {
 	return &state.Service{Name: state.ServiceName{Namespace: "ns", Name: name}, HealthCheck: state.HealthCheck{Port: port}}
 }
 
-// TestReplicaHandsOutDifferences is about a full update, which the consumers of the replica see as a difference.
-func TestReplicaHandsOutDifferences(t *testing.T) {
-	r := statecopy.New("n1")
+// TestStatesHandsOutDifferences is about a full update, which the consumers of the replica see as a difference.
+func TestStatesHandsOutDifferences(t *testing.T) {
+	r := revlog.NewStates(&state.Node{Name: "n1"}, errClosed)
 	node := &state.Node{Name: "n1"}
 	r.Apply(&state.Update{Revision: 4, Node: node, Changed: []*state.Service{record("a", 1)}})
 	if s := r.Snapshot(); s.Revision() != 0 || s.Len() != 0 || s.Node().Name != "n1" {
@@ -172,9 +174,9 @@ func TestReplicaHandsOutDifferences(t *testing.T) {
 	}
 }
 
-func TestReplicaIsClosed(t *testing.T) {
+func TestStatesIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := statecopy.New("n1")
+		r := revlog.NewStates(&state.Node{Name: "n1"}, errClosed)
 		done := make(chan error, 1)
 		go func() {
 			_, err := r.Next(t.Context(), 0)
@@ -183,7 +185,7 @@ func TestReplicaIsClosed(t *testing.T) {
 		synctest.Wait()
 		r.Close()
 		r.Apply(&state.Update{Revision: 1, Full: true, Node: &state.Node{Name: "n1"}})
-		if err := <-done; !errors.Is(err, statecopy.ErrClosed) || r.Snapshot().Revision() != 0 {
+		if err := <-done; !errors.Is(err, errClosed) || r.Snapshot().Revision() != 0 {
 			t.Errorf("got %v and revision %d, want ErrClosed and nothing applied", err, r.Snapshot().Revision())
 		}
 	})

@@ -11,10 +11,10 @@ import (
 )
 
 // Versions of a map, each a clone of the one before with some changes, agree with plain maps, the old ones after later changes too.
-func TestByNameVersions(t *testing.T) {
+func TestMapVersions(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	type version struct {
-		got  ByName[int]
+		got  Map[state.ServiceName, int]
 		want map[state.ServiceName]int
 	}
 	versions := []version{{want: map[state.ServiceName]int{}}}
@@ -52,8 +52,8 @@ func TestByNameVersions(t *testing.T) {
 }
 
 // Readers of a version are not disturbed by clones of it and changes to them; the race detector watches.
-func TestByNameIsReadWhileItIsCloned(t *testing.T) {
-	m := ByName[int]{}.Clone()
+func TestMapIsReadWhileItIsCloned(t *testing.T) {
+	m := Map[state.ServiceName, int]{}.Clone()
 	for i := range 1000 {
 		m.Set(state.ServiceName{Name: fmt.Sprint(i)}, i)
 	}
