@@ -250,7 +250,7 @@ histories-windows: ## Play HISTORIES=50000 random histories of a Windows node, w
 
 # The packages that have something to do on Windows, and whose tests ask for nothing of Linux. Of the client's, some need the go command.
 WINDOWS = ./state ./model ./brain ./store ./config/... ./kubeconv ./backend ./internal/winkernel/... ./internal/source/relay ./internal/ops/healthz ./internal/ops/metrics \
-	./backend/userspace/internal/hostrelay $(addprefix ./internal/,apifollower apirules clusterserver configfile connlimit explain failover httpserver loglimit objectlog protoconv revlog statecopy)
+	./backend/userspace/internal/hostrelay $(addprefix ./internal/,apifollower apirules clusterserver configfile connlimit explain httpserver loglimit objectlog protoconv revlog)
 
 test-windows: ## Run tests and the program, built for Windows, in wine 10 (downloaded once; root, or user namespaces)
 	@echo "== build the program for Windows"
