@@ -42,33 +42,21 @@ func RunNames(ctx context.Context, o Options, apply func(*NamesUpdate)) error {
 		return err
 	}
 	o = o.withDefaults()
-	f := namesFollower{options: o, pace: newPacer(&o), apply: apply}
-	for ctx.Err() == nil {
-		began := time.Now()
-		err := f.attempt(ctx)
-		if ctx.Err() != nil {
-			break
-		}
-		if err == errEnded && time.Since(began) >= o.MaxBackoff {
-			continue // the connection had lasted long enough; the server lets no two clients go at the same time
-		}
-		sleep(ctx, f.failed(fmt.Errorf("follow the names of %s: %w", o.Target, err)))
-	}
+	f := namesFollower{link: link{options: &o, pace: newPacer(&o)}, apply: apply}
+	f.run(ctx, "the names of "+o.Target, f.attempt)
 	return nil
 }
 
 // namesFollower is one call of RunNames.
 type namesFollower struct {
-	options  Options
-	pace     *pacer
+	link
 	apply    func(*NamesUpdate)
 	position Position
-	logged   string // the last failure that was logged, empty if names are being followed
 }
 
 // attempt follows names over one connection until it breaks.
 func (f *namesFollower) attempt(ctx context.Context) error {
-	conn, err := Dial(f.options)
+	conn, err := Dial(*f.options)
 	if err != nil {
 		return err
 	}
@@ -99,7 +87,7 @@ func (f *namesFollower) next(ctx context.Context, api localnetv1.EndpointsClient
 		return nil, cmp.Or(context.Cause(ctx), err)
 	}
 	if header, err := stream.Header(); timeout.Stop() && err == nil && header != nil {
-		f.follows()
+		f.connected()
 	}
 	u, size := &NamesUpdate{}, 0
 	for first := true; ; first = false {
@@ -139,30 +127,6 @@ func (u *NamesUpdate) add(part *localnetv1.NextNamesResponse) error {
 		u.Removed = append(u.Removed, ServiceName{n.GetNamespace(), n.GetName()})
 	}
 	return nil
-}
-
-// follows notes that there is a server with names.
-func (f *namesFollower) follows() {
-	if f.logged != "" {
-		f.logged = ""
-		f.options.Logger.Info("following the names again", "target", f.options.Target)
-	}
-}
-
-// failed reports a failure and returns the pause after it.
-func (f *namesFollower) failed(err error) time.Duration {
-	pause, log := f.pace.failed, f.options.Logger.Warn
-	if isRefusal(errors.Unwrap(err)) {
-		pause, log = f.pace.refused, f.options.Logger.Error
-	}
-	if f.logged != err.Error() {
-		f.logged = err.Error()
-		log("cannot follow the names, trying again", "error", err)
-	}
-	if f.options.OnError != nil {
-		f.options.OnError(err)
-	}
-	return pause()
 }
 
 // CheckNames returns the fault of the names of a service, nil if they are valid. The error names the service and the

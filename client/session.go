@@ -22,8 +22,7 @@ type session struct {
 	w      *Watcher
 	cancel context.CancelFunc
 	done   sync.WaitGroup
-	pace   *pacer
-	logged string // the last failure that was logged, empty if there is a stream that works
+	link
 
 	// wanted: the consumer waits for an update that has not arrived. asked: the stream knows.
 	wanted, asked bool
@@ -48,12 +47,12 @@ func (w *Watcher) start(ctx context.Context) *session {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	s := &session{
-		w: w, cancel: cancel, pace: newPacer(&w.options),
+		w: w, cancel: cancel, link: link{options: &w.options, pace: newPacer(&w.options)},
 		position: w.position, node: w.node,
 		fetch: make(chan struct{}, 1), speak: make(chan struct{}, 1),
 	}
 	w.session = s
-	s.done.Go(func() { s.run(ctx) })
+	s.done.Go(func() { s.run(ctx, w.options.Target, s.attempt) })
 	return s
 }
 
@@ -105,51 +104,6 @@ func (s *session) signalSend() {
 	}
 }
 
-// run has streams until ctx ends.
-func (s *session) run(ctx context.Context) {
-	for ctx.Err() == nil {
-		began := time.Now()
-		err := s.attempt(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if time.Since(began) >= s.w.options.MaxBackoff {
-			// A stream over which nothing had to be said for long was no failure.
-			s.pace.succeeded()
-			if err == errEnded {
-				continue // The connection had lasted long enough; the server lets no two clients go at the same time.
-			}
-		}
-		err = fmt.Errorf("follow %s: %w", s.w.options.Target, err)
-		sleep(ctx, s.failed(err))
-	}
-}
-
-// failed reports a failure and returns the pause after it.
-func (s *session) failed(err error) time.Duration {
-	pause, log := s.pace.failed, s.w.options.Logger.Warn
-	if isRefusal(err) {
-		pause, log = s.pace.refused, s.w.options.Logger.Error
-	}
-	if s.logged != err.Error() {
-		s.logged = err.Error()
-		log("cannot follow the server, trying again", "error", err)
-	}
-	if s.w.options.OnError != nil {
-		s.w.options.OnError(err)
-	}
-	return pause()
-}
-
-// isRefusal reports whether the server works and does not want this client.
-func isRefusal(err error) bool {
-	switch status.Code(err) {
-	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.Unimplemented:
-		return true
-	}
-	return false
-}
-
 // stateTimeout is how long a server may take to connect and to report that it has a state of the node. It takes one that has it no time.
 const stateTimeout = 30 * time.Second
 
@@ -186,6 +140,9 @@ func (s *session) attempt(ctx context.Context) error {
 	header, err := stream.Header()
 	if timeout.Stop() && err == nil && header != nil {
 		s.connected()
+		if s.options.OnConnect != nil {
+			s.options.OnConnect()
+		}
 	}
 	err = s.receive(stream)
 	if cause := context.Cause(ctx); cause != nil {
@@ -265,17 +222,6 @@ func (s *session) receive(stream grpc.BidiStreamingClient[localnetv1.WatchReques
 		if err != nil {
 			return status.Error(codes.Internal, err.Error())
 		}
-	}
-}
-
-// connected reports that there is a server that has a state of the node.
-func (s *session) connected() {
-	if s.logged != "" {
-		s.logged = ""
-		s.w.options.Logger.Info("following the server again", "target", s.w.options.Target)
-	}
-	if s.w.options.OnConnect != nil {
-		s.w.options.OnConnect()
 	}
 }
 
