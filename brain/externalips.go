@@ -43,19 +43,18 @@ func AdmitExternalIPs(cfg *Config, svc *model.Service, holder func(netip.Addr) H
 		return svc, nil
 	}
 	var refusals []Refusal
-	for _, ip := range svc.ExternalIPs {
-		if r, refused := cfg.refuses(svc, ip, holder); refused {
+	left := slices.DeleteFunc(slices.Clone(svc.ExternalIPs), func(ip netip.Addr) bool {
+		r, refused := cfg.refuses(svc, ip, holder)
+		if refused {
 			refusals = append(refusals, r)
 		}
-	}
+		return refused
+	})
 	if refusals == nil {
 		return svc, nil
 	}
 	admitted := *svc
-	admitted.ExternalIPs = slices.DeleteFunc(slices.Clone(svc.ExternalIPs), func(ip netip.Addr) bool {
-		_, refused := cfg.refuses(svc, ip, holder)
-		return refused
-	})
+	admitted.ExternalIPs = left
 	return &admitted, refusals
 }
 
