@@ -1,16 +1,16 @@
-// Package backend has the contract of dataplanes, [Backend], and [Run], which keeps one in step with a feed of states. Each dataplane
-// is a package below this one.
+// Package backend has the contract of dataplanes, [Backend], and [Run], which keeps one in step with a feed of states. Each dataplane is a
+// package below this one.
 //
 // Implement [Backend] for a dataplane in the process that computes the state. A dataplane that gets the state from the node-local API
 // implements the Sink of package client instead. To run a Backend, start a source with a sink of a store.Store and call [Run] with the
-// store as the feed; examples/embed/parts is a complete program. Package node does that and all else that a service proxy needs.
+// store as the feed. The program examples/embed/parts shows this. Package node starts them, and everything else that a service proxy needs.
 // Package conformance tests a dataplane with real packets.
 //
-// Run does the work that all dataplanes share. It retries with a growing pause, cuts large updates into parts, and keeps the last good record of
-// each service. A dataplane never decides which service gets a frontend. Optional abilities are small interfaces: [Inspector], [Counter],
-// [Reporter], [FlowKeeper] and [Drainer].
+// Run does the work that all dataplanes share. It retries with a growing pause, cuts large updates into parts, and keeps the last good
+// record of each service. A dataplane never decides which service gets a frontend. Optional abilities are small interfaces: [Inspector],
+// [Counter], [Reporter], [FlowKeeper] and [Drainer].
 //
-// Every dataplane on Linux deletes flows to endpoints that are gone. Package kernel/conntrack does it.
+// Every dataplane on Linux deletes flows to removed endpoints with package kernel/conntrack.
 package backend
 
 import (
@@ -46,10 +46,10 @@ type Backend interface {
 	// Verify compares all that the dataplane holds with what was last applied and repairs any difference. Services that cannot be
 	// repaired are named in the result. It does nothing before the first Apply.
 	Verify(ctx context.Context) (Result, error)
-	// Disturbed returns a channel that gets a value when something outside changed the dataplane, or its surroundings (interface
-	// addresses), so that a Verify should come soon. It may return nil. Run calls it once, and receives at any time: a value that comes
-	// during a Verify asks for another one. The channel needs room for one value, because no Run may be there, and a send must not
-	// block. It stays open for a later Run.
+	// Disturbed returns a channel that receives a value when something outside changed the dataplane or the interface addresses. Run then
+	// calls Verify soon. Disturbed may return nil. Run calls it once, and receives at any time. A value that comes during a Verify asks for
+	// another Verify. The channel needs room for one value, because a send must not block while no Run receives. It stays open for a later
+	// Run.
 	Disturbed() <-chan struct{}
 }
 

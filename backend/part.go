@@ -7,9 +7,10 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// A change of a record costs a dataplane entries: about one for each frontend and each endpoint behind a frontend that it adds, removes or replaces.
-// A large change is cut into parts, which are records between the one that is programmed and the one that is to be. In each of them a frontend is
-// as before or as after, but for the endpoints of a route, of which a part is. So a connection goes where it went before, or where it goes after.
+// A change of a record costs a dataplane entries. Each frontend that the change adds, removes or replaces costs about one entry, and so
+// does each endpoint behind a frontend. A large change is cut into parts. Each part is a record between the programmed one and the desired
+// one. In a part, a frontend has its previous or its desired content. Only a route may have some endpoints of each. So a part sends each
+// connection where the previous or the desired record sends it.
 
 // portPair is a port before and after a change; one of them may be nil.
 type portPair struct{ from, to *state.Port }
@@ -41,7 +42,8 @@ func portsOf(s *state.Service) []state.Port {
 	return s.Ports
 }
 
-// share returns a record that equals to, and has the ports and frontends of from where these are equal, so that it takes no time to see that.
+// share returns a record that equals to. It uses the ports and frontends of from where they are equal, so that later comparisons find the
+// same memory.
 func share(from, to *state.Service) *state.Service {
 	if from == nil || to == nil {
 		return to
@@ -76,8 +78,8 @@ func (p *portPair) isSame() bool {
 		same(&p.from.External.Inside, &p.to.External.Inside) && same(&p.from.External.Outside, &p.to.External.Outside)
 }
 
-// isGradual reports whether the change of a pair can be made in steps: the kinds of clients are told apart as before, and no frontend becomes one of
-// another kind.
+// isGradual reports whether steps can make the change of a pair. Both ports must distinguish the same kinds of clients, and no frontend may
+// change its kind.
 func (p *portPair) isGradual() bool {
 	if p.from == nil || p.to == nil || p.from.Affinity != p.to.Affinity {
 		return false
@@ -163,7 +165,8 @@ func (p *portPair) cost() int {
 	return max(1, n+moved*perEndpoint(p.to)*len(p.to.Frontends))
 }
 
-// changed yields the items that only one of two sorted lists has, or that are not equal, and whether the first and the second have it.
+// changed yields the items that only one of two sorted lists has, and the items that differ. Of each pair, an item is nil if its list lacks
+// it.
 func changed[E any](from, to []E, compare func(a, b E) int, equal func(a, b E) bool) iter.Seq2[*E, *E] {
 	return func(yield func(was, is *E) bool) {
 		if sameList(from, to) {
@@ -470,8 +473,8 @@ func trafficOf(p *state.Port, f *state.Frontend) *state.Traffic {
 	return &p.External
 }
 
-// part returns the record after a part of a change that takes about most entries, and how many it takes: 0 if there is nothing to do before other
-// services have got their frontends. It begins with the port at index at and returns where the next part is to begin. Once done, the result is to.
+// part returns the record after a part of a change, and how many entries the part takes: about most. The cost is 0 if other services must
+// get their frontends first. The part begins with the port at index at, and the next part begins at end. Once done, the result is to.
 func part(from, to *state.Service, m *moving, most, at int) (next *state.Service, cost, end int, done bool) {
 	pairs := pairPorts(from, to)
 	chosen := make([]*state.Port, len(pairs)) // nil if there is none

@@ -16,7 +16,7 @@ const (
 	usualPart = 1_000
 	// sharesOfPart is into how many shares an update is cut at most, one for each namespace.
 	sharesOfPart = 20
-	// restFactor is how many times as long as its last change took a service waits before it may change again, if that was more than a part.
+	// restFactor is how many times the duration of its last change a service waits before the next, if that change had several parts.
 	restFactor = 4
 	// maxRest is the longest rest.
 	maxRest = 5 * time.Second
@@ -24,9 +24,10 @@ const (
 	maxTriggers = 1_024
 )
 
-// queue has what is not applied yet, and decides what comes next. Namespaces take turns, with equal shares of an update. Within a namespace, small
-// changes come before large ones, and large ones take turns. A change that is larger than its share is applied in parts, between which others come. A
-// service whose change is more than a part rests after it, and when it changes again before that is done: so it gets a fifth of the time at most.
+// queue has the changes that are not applied yet, and decides the order. Namespaces take turns, with equal shares of an update. Within a
+// namespace, small changes come before large ones, and large changes take turns. A change that is larger than its share is applied in
+// parts, between which other changes come. A service rests after a change of several parts, and also when it changes again before the last
+// part. So such a service gets at most a fifth of the time.
 type queue struct {
 	// most is about how many entries an update takes at most.
 	most int
@@ -168,9 +169,9 @@ func addTriggers(all, more []time.Time) []time.Time {
 	return append(all, more[:min(len(more), maxTriggers-len(all))]...)
 }
 
-// want takes down what a service is to be. If it was to be something else before, the update that said so still waits for it. It does not if the
-// change is large: then what is left belongs to this update, and no update waits for a large service that changes again and again. want returns the
-// update that waits.
+// want takes down the desired record of a service. The update that brought its previous desired record still waits for the service, unless
+// the change is large. The rest of a large change belongs to this update, so that no update waits for a large service that keeps changing.
+// want returns the update that waits.
 func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, now time.Time) *arrival {
 	shown := q.held.records[name]
 	w := q.wants[name]

@@ -22,8 +22,8 @@ type Listener struct {
 // Leader is a dataplane that leads connections to a relay above it.
 type Leader interface {
 	Backend
-	// LeadTo has the first packet of a connection go to a listener if the packet has the [RelayMark] when it comes, and if the dataplane would forward it to an
-	// endpoint. Packets to the addresses of listeners that do not have the mark when they arrive are refused. So only who sets the mark gets connections, and
-	// without it they go to endpoints. It counts from the next Apply on, which must be of a full update.
+	// LeadTo sends a connection to a listener if its first packet arrives with the [RelayMark] and the dataplane would forward it to an
+	// endpoint. The dataplane refuses packets to the addresses of listeners that arrive without the mark. So only the owner of the mark gets
+	// connections. Without the mark, connections go to endpoints. LeadTo takes effect with the next Apply, which must be of a full update.
 	LeadTo(listeners []Listener)
 }

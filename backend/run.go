@@ -19,9 +19,14 @@ type RunOptions struct {
 	VerifyPeriod time.Duration
 	// MinInterval is the least time between an Apply that succeeds and the next one. Changes of that time are merged. Default: none.
 	MinInterval time.Duration
-	// PartEntries is about how many entries one Apply adds, removes or replaces at most: a frontend is one, and so is each endpoint behind a frontend.
-	// These take more: a frontend of more endpoints that goes, or comes after the first one of its port; a port whose affinity, masquerading or traffic
-	// policies change; a service that failed; and an update that is full or has another node. Default: 1,000.
+	// PartEntries is about how many entries one Apply adds, removes or replaces at most. Each frontend is one entry, and so is each endpoint
+	// behind a frontend. Some changes take more:
+	//   - removing a frontend that has more endpoints, or adding it after the first one of its port
+	//   - a port with another affinity, masquerading or traffic policy
+	//   - a service that failed
+	//   - an update that is full or has another node
+	//
+	// Default: 1,000.
 	PartEntries int
 	// MinBackoff and MaxBackoff bound the pause after a failure. It starts at about the minimum and doubles with each
 	// further failure of the same kind. Defaults: 10 ms and 5 s.
@@ -53,15 +58,16 @@ func Run(ctx context.Context, feed state.Feed, b Backend, o RunOptions) error {
 	return NewReconciler(b).Run(ctx, feed, o)
 }
 
-// Run keeps the dataplane in step with feed until ctx ends, and then returns nil; what is programmed stays. It returns an error only if
-// the feed is closed.
+// Run keeps the dataplane in step with feed until ctx ends, and then returns nil. Programmed state stays. Run returns an error only if the
+// feed is closed.
 //
-// What fails is retried after a pause that grows, merged with the changes of that time. A single service that fails is retried as a
-// whole, in turn with others, and holds up nothing else. Failing services share one pause: one that starts to fail may wait as long as
-// the services that have failed for long.
+// Run retries a failed change after a growing pause, merged with the changes of that time. It retries a single service that fails as a
+// whole, in turn with others, and the service does not delay the rest. Failing services share one pause, so that a new one may wait through
+// a long pause.
 //
-// One Apply changes a bounded number of entries. Namespaces take turns, small changes come before large ones of their namespace, and a larger change is
-// applied in parts, between which others come. After that, the service rests four times as long as it took, for 5 s at most, before it changes again.
+// One Apply changes a bounded number of entries. Namespaces take turns, and small changes come before large changes of the same namespace.
+// A larger change is applied in parts, between which others come. After that, the service rests four times the duration of the change, for
+// at most 5 s.
 func (r *Reconciler) Run(ctx context.Context, feed state.Feed, o RunOptions) error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -13,8 +13,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// sizes are the kernel of the variant legacy. The mark is what ip_tables says of its tables: how large they are, how many rules they
-// have, and where the rules of the hooks begin and end. A change that leaves all of that as it is gives them no other mark.
+// sizes are the kernel of the variant legacy. The mark is what ip_tables reports of its tables: their size, their number of rules, and the
+// bounds of the rules of each hook. A change that keeps all three keeps the mark.
 type sizes struct{ sockets map[state.Family]int }
 
 func openSizes() (sizes, error) {

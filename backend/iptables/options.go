@@ -8,8 +8,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Variant is one of the two programs that are called iptables: they keep their rules in different places of the kernel, and one does not
-// see what the other has.
+// Variant is one of the two programs named iptables. They keep their rules in different places of the kernel, and neither sees the rules of
+// the other.
 type Variant string
 
 // The variants.
@@ -35,8 +35,8 @@ type Options struct {
 	// MasqueradeBit is the number of the bit of packet marks, 0 to 31, that marks connections for masquerading between two
 	// hooks. Default 14, as kube-proxy's.
 	MasqueradeBit *int
-	// UpstreamMark is the bit of packet marks, such as 0x2000, of connections of the node that go past Services, except for cluster IPs: those
-	// by which a proxy gets its state. 0: there are none.
+	// UpstreamMark is the packet mark bit, such as 0x2000, of the connections by which a proxy on the node gets its state. These connections
+	// bypass Services, except for cluster IPs. 0: there are none.
 	UpstreamMark uint32
 	// MaxAffinityClients is how many clients each endpoint of a Service port with affinity remembers. Further clients get no affinity until
 	// others time out. It counts for endpoints that come; those that are there keep what they have. Default 65,536.
@@ -51,17 +51,17 @@ type Options struct {
 	TakeOver time.Duration
 	// Program is how this process is called, with its version, for the message to a second one. Default: the name of its executable.
 	Program string
-	// OnFlowsCut is called after each round in which stale flows of a family were looked for, with how long it took and how many
-	// were deleted. It must return soon. It may be nil.
+	// OnFlowsCut is called after each search for stale flows of a family, with its duration and the number of deleted flows. It must return
+	// soon. It may be nil.
 	OnFlowsCut func(f state.Family, took time.Duration, deleted int)
-	// Scheduled reports whether IPVS has a virtual server for a frontend, if only one that takes no new flows: those that it has scheduled are left to
-	// it. It is called by a goroutine of its own, at any time. It may be nil.
+	// Scheduled reports whether IPVS has a virtual server for a frontend, even one that takes no new flows. Flows that IPVS has scheduled are
+	// left to IPVS. A separate goroutine calls Scheduled at any time. It may be nil.
 	Scheduled func(state.FrontendKey) bool
 	// OnProgress is called about once a second while a program of iptables that Apply or Verify waits for uses the processor: it gets on. One
 	// that waits for a lock, or is stuck, does not. It must return soon. It may be nil.
 	OnProgress func()
-	// OnRules is called in Apply and Verify after each change of a family, for the tables nat and filter, with how many rules of ours
-	// they have, and how many of them were written. It may be nil.
+	// OnRules is called in Apply and Verify after each change of a family, for the tables nat and filter. It gets the number of our rules in
+	// the table, and how many of them were written. It may be nil.
 	OnRules func(table string, f state.Family, total, written int)
 }
 

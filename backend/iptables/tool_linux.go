@@ -150,8 +150,8 @@ func (t *tool) restore(ctx context.Context, f state.Family, input string) error 
 	return err
 }
 
-// Available returns why there can be no dataplane in the calling thread's network namespace, nil if there can be one: programs are missing, or
-// the kernel has no IP sets.
+// Available returns why the calling thread's network namespace can have no dataplane, or nil if it can. The reasons are missing programs
+// and a kernel without IP sets.
 func Available() error {
 	var missing []error
 	for _, v := range []Variant{NFT, Legacy} {

@@ -34,8 +34,7 @@ type watcher struct {
 	expected string
 	// counted is the mark that they had before the chains were last counted, or read, and were right. It is empty after a change of ours.
 	counted string
-	// nextVerify is when another mark leads to the next Verify, nextCount when chains may be counted again, and nextRepair when wrong numbers lead
-	// to a Verify.
+	// A changed mark leads to a Verify from nextVerify on, and wrong counts from nextRepair on. Chains may be counted again from nextCount on.
 	nextVerify, nextCount, nextRepair time.Time
 	// vain is how many times the duration of a Verify that found nothing passes before wrong numbers lead to the next one.
 	vain time.Duration
@@ -59,8 +58,9 @@ type held func(state.Family) *rules.Tables
 const (
 	// watchPeriod is how often the mark is looked at.
 	watchPeriod = 50 * time.Millisecond
-	// verifyCost bounds the share of the time that is spent on reading all rules for nothing, because others change rules of their own: the pause is so
-	// many times as long as it took. countCost bounds the share of counting chains, and repairCost the one of repairs, because others change ours again and again.
+	// verifyCost bounds the share of time spent on reading all rules after changes of foreign rules. The pause is so many times as long as the
+	// reading took. countCost bounds the share of counting chains. repairCost bounds the share of repairs, when other programs keep changing
+	// our rules.
 	verifyCost, countCost, repairCost = 50, 20, 1
 )
 

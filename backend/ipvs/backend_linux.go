@@ -34,8 +34,8 @@ type Backend struct {
 	flows   *conntrack.Conn
 	// inspector has a socket of its own.
 	inspector inspector
-	// cutter deletes the tracked flows of virtual servers that lead to the wrong place. IPVS itself lets go of a flow with the next packet after
-	// its endpoint was deleted, but a flow that was tracked before there was a virtual server would never be masqueraded.
+	// cutter deletes tracked flows of virtual servers that lead to the wrong place. IPVS itself drops a flow with the first packet after its
+	// endpoint was deleted. But a flow that was tracked before the virtual server existed would never be masqueraded.
 	cutter *conntrack.Cutter
 	// linkEvents are changes of devices, until endLinks is closed.
 	linkEvents chan netlink.LinkUpdate
@@ -209,7 +209,7 @@ func (b *Backend) start() {
 	b.cutter.Start()
 }
 
-// Close releases the sockets. What is programmed stays, and so do connections.
+// Close releases the sockets. Programmed state and connections stay.
 func (b *Backend) Close() error {
 	b.stop()
 	b.running.Wait()

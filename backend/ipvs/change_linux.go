@@ -166,7 +166,7 @@ func (b *Backend) release(ended []plan.Key) error {
 	return errors.Join(b.device.release(addrs), b.tables.flush(true))
 }
 
-// takeOn has IPVS serve what it does not serve yet. What the kernel refuses is left to the base.
+// takeOn has IPVS serve the new frontends. Frontends that the kernel refuses are left to the base.
 func (b *Backend) takeOn(c *change) error {
 	fresh := map[plan.Key]*plan.Server{}
 	owners := map[plan.Key]state.ServiceName{}

@@ -27,8 +27,8 @@ type Options struct {
 	StrictARP bool
 	// TCPTimeout, TCPFinTimeout and UDPTimeout are how long connections are kept without a packet. 0 leaves the kernel's setting as it is.
 	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
-	// ResetRemoved has TCP connections to endpoints end with a reset once those are in no route of the frontend, nor among the lingering
-	// endpoints of its port.
+	// ResetRemoved ends TCP connections to a removed endpoint with a reset. An endpoint is removed once no route of the frontend has it, and
+	// it is not among the lingering endpoints of its port.
 	ResetRemoved bool
 	// Commit is to run fn, which commits one batch to nf_tables or fails. A base that watches for commits of other programs must not
 	// take this one for theirs. It may be called by any goroutine. Default: it only runs fn.

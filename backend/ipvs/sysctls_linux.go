@@ -100,7 +100,7 @@ var aliases = map[string]string{
 	timeoutTCP: timeoutTCP, timeoutTCPFin: timeoutTCPFin, timeoutUDP: timeoutUDP,
 }
 
-// parseFormer reads what a device's alias says. What it does not understand it leaves out.
+// parseFormer parses a device's alias. It leaves out unknown words.
 func parseFormer(alias string) former {
 	f := former{}
 	list, ok := strings.CutPrefix(alias, aliasPrefix)

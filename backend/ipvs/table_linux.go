@@ -188,7 +188,7 @@ func (t *tables) make() error {
 		}
 		var b nft.Batch
 		table := plan.TableOf(f)
-		// Whatever is there goes.
+		// Replace an existing table.
 		if info, err := t.kernel.Table(table); err == nil {
 			b.AddTableAs(table, info.Flags)
 			b.DeleteTable(table)

@@ -1,7 +1,7 @@
-// Package rules works out what the tables of iptables and the IP sets of a node are to hold, and what to change in them. It does
-// neither read nor write them.
+// Package rules works out the content of a node's iptables tables and IP sets, and the changes that lead to it. It neither reads nor writes
+// them.
 //
-// [Tables] are the tables of one family: the desired content, by the records of the Services, and the content of the kernel, as far as
-// is known. [Tables.Set] and [Tables.Configure] change what is desired. [Tables.Read] takes what iptables-save and the kernel's sets
-// say. [Tables.Plan] returns the difference.
+// [Tables] are the tables of one family. They have the desired content, which follows from the records of the Services, and the known
+// content of the kernel. [Tables.Set] and [Tables.Configure] change the desired content. [Tables.Read] takes the output of iptables-save
+// and the kernel's sets. [Tables.Plan] returns the difference.
 package rules

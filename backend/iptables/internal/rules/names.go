@@ -53,8 +53,8 @@ const (
 	clientsPrefix  = "C-"
 )
 
-// hash is a name for whatever makes a chain or a set different from all others: 80 bits, so that nobody can find two Services that
-// share one.
+// hash returns a name for the parts that identify a chain or a set. It has 80 bits, so that nobody can construct two Services with the same
+// name.
 func hash(parts ...any) string {
 	h := sha256.New()
 	for _, p := range parts {

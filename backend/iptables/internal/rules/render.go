@@ -123,8 +123,8 @@ func (p *port) render() {
 // targets are where the rules of a frontend lead, in both tables. They are empty where nothing is to be done.
 type targets struct{ nat, filter string }
 
-// frontend adds what leads to a frontend. A client that is not admitted passes the rules, and is dropped as everybody is who comes
-// out of a tree with the address of a frontend.
+// frontend adds the rules that lead to a frontend. A packet of a client that is not admitted passes these rules. It is then dropped, as is
+// every packet that leaves a tree with the address of a frontend.
 func (p *port) frontend(f *state.Frontend, to targets) {
 	addresses, rejects := treeAddresses, treeRejectAddresses
 	var matches string
@@ -284,9 +284,9 @@ func (p *port) pick(chain string, r *state.Route) []string {
 	return append(rules, p.draw(chain, r.Endpoints, 0, func(e state.Endpoint) string { return "%s-g " + p.endpointChain(e) })...)
 }
 
-// draw returns the rules that draw one of the endpoints, each with the same probability. If they are many, the rules draw one of up to 16
-// chains that endpoints fall into by a hash: an endpoint that comes or goes changes the chain that it is in, and the
-// probabilities above it.
+// draw returns the rules that select one of the endpoints, each with the same probability. For many endpoints, the rules select one of up
+// to 16 chains, and a hash assigns endpoints to chains. An endpoint that comes or goes changes its own chain and the probabilities above
+// the chain.
 func (p *port) draw(chain string, endpoints []state.Endpoint, depth int, rule func(state.Endpoint) string) []string {
 	var rules []string
 	left := len(endpoints)

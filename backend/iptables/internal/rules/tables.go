@@ -292,8 +292,8 @@ func (t *Tables) HeldTables() []Table {
 	return []Table{NAT, Filter}
 }
 
-// ChainUses returns how often each chain of ours that is held is used: once for each of its rules, and once for each rule that leads to it. If the kernel counts
-// the same, no chain, rule or jump of ours is missing, and none was added.
+// ChainUses returns the use count of each held chain of ours. Each rule in the chain counts once, and so does each rule that leads to the
+// chain. If the kernel has the same counts, no chain, rule or jump of ours is missing, and none was added.
 func (t *Tables) ChainUses() map[ChainID]int {
 	h := &t.held
 	if h.uses != nil {
@@ -522,9 +522,9 @@ func jumpsToChange(want, have []Jump) (inserts, deletes []Jump) {
 	return inserts, deletes
 }
 
-// changing is the order in which tables change: translation first. A translated packet is no concern of the other tables. A packet that
-// is no longer translated is dropped until these know why. When all goes, the order is reversed: a packet that is no longer translated
-// may belong to another dataplane, such as IPVS, and must not be dropped here.
+// changing is the order in which tables change: translation first. The other tables ignore a translated packet. They drop a packet that is
+// no longer translated until they have the reason. clearing reverses the order when everything is removed. A packet that is no longer
+// translated may then belong to another dataplane, such as IPVS, and must not be dropped here.
 var (
 	changing = []Table{Raw, NAT, Filter}
 	clearing = []Table{Filter, NAT, Raw}
@@ -563,9 +563,9 @@ func (t *Tables) restore(order []Table, chains []ChainID, inserts, deletes []Jum
 	return b.String()
 }
 
-// chainWriter writes chains of a table, the last name first, and each before what leads to it. For every line, iptables-nft-restore looks for the
-// name of the chain in a sorted list of those that it has met, from its beginning: in this order the name is the first of them. With all chains
-// declared at the beginning, and 10,000 of them, it takes twice the time.
+// chainWriter writes chains of a table in reverse order of names, and declares each chain before a rule leads to it. For every line,
+// iptables-nft-restore searches a sorted list of the chains so far, from the beginning. In reverse order, the search ends at the first
+// name. Declaring 10,000 chains at the beginning takes twice the time.
 type chainWriter struct {
 	tables  *Tables
 	left    []ChainID

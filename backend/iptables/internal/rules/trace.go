@@ -32,8 +32,8 @@ type Traced struct {
 	Objects []string
 }
 
-// Trace follows a packet through the chains of one family, as they are held. What is drawn at random or remembered of clients may be this or
-// that: then both ways are followed.
+// Trace follows a packet through the held chains of one family. A random choice or a remembered client may lead either way, so Trace
+// follows both ways.
 func (h *Held) Trace(f state.Family, p *Packet) Traced {
 	t := tracer{held: &h.tables, family: f, packet: p}
 	if t.leadsTo(NAT) {
@@ -123,7 +123,7 @@ const (
 	yes
 )
 
-// matches reports whether a rule matches the packet. What others have written, and we do not know, may match.
+// matches reports whether a rule matches the packet. A foreign option that we do not know may match.
 func (t *tracer) matches(r *rulespec) match {
 	all := yes
 	for _, o := range r.options {

@@ -22,11 +22,11 @@ const (
 	maxDepth = 8
 )
 
-// tree leads a packet to the rule of its frontend through chains of at most [maxLeaf] rules. A chain is about the frontends whose
-// keys begin alike. If they are many, it has branches, one for each value of the next nibble in which they differ. Branches that are few leave
-// room for branches of the nibbles behind, so that far-fetched addresses do not make it deep. What a chain has is a function of its
-// frontends alone, whatever came before. A frontend that comes or goes changes the chains on its way, and at most the chains next to
-// it.
+// tree leads a packet to the rule of its frontend through chains of at most [maxLeaf] rules. A chain serves the frontends whose keys share
+// a prefix. A chain with many frontends has branches, one for each value of the next nibble in which the keys differ. A chain with few
+// branches absorbs the branches of the following nibbles, so that unusual addresses do not make the tree deep. The content of a chain
+// depends on its frontends only, and not on previous changes. Adding or removing a frontend changes the chains on its way, and at most the
+// chains next to it.
 type tree struct {
 	root   string
 	family state.Family

@@ -59,12 +59,12 @@ func (s *Server) Equal(o *Server) bool {
 type Settings struct {
 	// Excluded are addresses whose virtual servers are others'.
 	Excluded []netip.Prefix
-	// Local are the addresses of this machine, sorted. What else listens on them must go on, so that IPVS does not get them.
+	// Local are the addresses of this machine, sorted. IPVS does not get them, because other listeners on them must keep working.
 	Local []netip.Addr
 	// Retired is set if IPVS is to serve nothing.
 	Retired bool
-	// Connections is set if the base needs to know all endpoints of a TCP port whose frontends it has not, because it resets connections to
-	// those that it does not know.
+	// Connections is set if the base needs all endpoints of a TCP port, including frontends that IPVS serves. Otherwise the base would reset
+	// connections to the endpoints that it does not know.
 	Connections bool
 }
 
@@ -142,8 +142,8 @@ func plain(p *state.Port, f *state.Frontend) (*state.Traffic, bool) {
 	if f.Kind == state.ClusterIP {
 		t = &p.Internal
 	}
-	// A virtual server remembers clients for itself alone, and as long as their connections last: a port's affinity is for all its
-	// frontends, and ends some time after the last connection began.
+	// A virtual server remembers clients for itself only, while their connections last. The affinity of a port covers all its frontends, and
+	// ends some time after the last connection began.
 	return t, f.Kind != state.NodePort && !f.Restricted && p.Affinity == 0 &&
 		t.Inside.Verdict == state.Forward && t.Inside.Equal(&t.Outside)
 }
@@ -165,7 +165,7 @@ func lingering(p *state.Port, t *state.Traffic) []state.Endpoint {
 	return slices.CompactFunc(all, func(a, b state.Endpoint) bool { return a.Addr == b.Addr })
 }
 
-// Serving returns the endpoints of a record that may answer flows to the frontend of a server, in order: nil if the record does not have
+// Serving returns the endpoints of a record that may answer flows to the frontend of a server, in order. It returns nil if the record lacks
 // the frontend.
 func Serving(s *state.Service, k Key) []state.Endpoint {
 	if s == nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// TableName is the name of the table, in each family, that does for virtual servers what IPVS cannot: it masquerades their connections,
-// and turns those away that nobody serves at their addresses, which are the node's own.
+// TableName is the name of the table, in each family, that does for virtual servers what IPVS cannot. It masquerades their connections. It
+// also rejects packets to their addresses that no virtual server serves, because the node owns these addresses.
 const TableName = "switchyard-ipvs"
 
 // Tables returns the tables, for IPv4 and for IPv6.
@@ -181,7 +181,7 @@ func (o *Rules) Chains(f state.Family) []nft.Chain {
 			// nft: meta mark & 0x00004000 != 0x00000000 meta mark set meta mark & 0xffffbfff masquerade fully-random
 			join(one(nft.Meta(nft.Reg0, nft.MetaMark), nft.Mask(nft.Reg0, o.Mark, 0), nft.NotEqual(nft.Reg0, []byte{0, 0, 0, 0})),
 				r.setMark(0), one(nft.Masquerade())),
-			// What a process of the node sends to a virtual server comes from that very address, because it is the node's own.
+			// A packet of the node to a virtual server has the address of the virtual server as its source, because the node owns that address.
 			//
 			// nft: ip saddr @addresses masquerade fully-random
 			join(r.addr(src), one(nft.InSet(nft.Reg0, setAddresses), nft.Masquerade())),
@@ -190,7 +190,7 @@ func (o *Rules) Chains(f state.Family) []nft.Chain {
 				one(nft.InSet(nft.Reg0, setHairpin), nft.Masquerade())),
 		),
 		services,
-		// What else listens on the node must not be reached at an address of a Service.
+		// Other listeners on the node must not be reached at an address of a Service.
 		{Name: chainUnserved, Rules: []rule{
 			// nft: ip daddr @cluster-ips goto reject
 			join(r.addr(dst), one(nft.InSet(nft.Reg0, setClusterIPs), nft.Goto(chainReject))),
