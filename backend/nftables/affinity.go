@@ -16,9 +16,9 @@ type AffinityClients struct {
 	Remembered, Limit int
 }
 
-// AffinityClients returns how many clients are remembered in each family. A family is left out while it has no table, and where the kernel does
-// not tell, which Linux does since 6.18. What is remembered is not read for it, so that it takes the same time however much that is. It may be
-// called at any time.
+// AffinityClients returns how many clients each family remembers. It leaves out a family that has no table. It also leaves out both before
+// Linux 6.18, where the kernel does not report the number. AffinityClients does not read the clients, so that its duration does not depend
+// on their number. It may be called at any time.
 func (b *Backend) AffinityClients() (all []AffinityClients, err error) {
 	err = b.inspector.ask(func(f elemFinder) error {
 		for _, t := range ruleset.Tables() {

@@ -34,8 +34,9 @@ type LocalReject struct {
 	Packets  uint64
 }
 
-// LocalRejects reads back what was refused of NodePorts on loopback addresses: on ::1, which a relay of TCP serves, all of UDP and SCTP, and packets to
-// Services without endpoints. It is empty unless NodePorts are served there. It may be called concurrently.
+// LocalRejects reads how many packets to NodePorts on loopback addresses were refused. These are packets to Services without endpoints, and
+// all UDP and SCTP packets to ::1, where a relay serves TCP only. It is empty unless NodePorts are served on loopback addresses. It may be
+// called concurrently.
 func (b *Backend) LocalRejects() (rejects []LocalReject, err error) {
 	err = b.inspector.ask(func(f elemFinder) error {
 		return ruleset.LocalRejects(f.FindElems, func(f state.Family, p state.Protocol, packets uint64) {

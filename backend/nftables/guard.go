@@ -19,10 +19,10 @@ const (
 	foreignChange
 )
 
-// guard notices that something else has changed the kernel's rules, where the kernel does not keep others from them. Every commit
-// raises the ruleset's generation, ours too: a number that our own commits explain proves that nothing else was committed, so that
-// there is no drift to look for. Asking for it costs about a microsecond, where a subscription to nf_tables' events would make the
-// kernel report every element that we write.
+// guard notices changes of the kernel's rules by other programs, where the kernel does not prevent them. Every commit raises the generation
+// of the ruleset, including our own commits. If our commits explain the generation, nothing else was committed, and the guard need not look
+// for drift. A request for the generation takes about a microsecond. With a subscription to nf_tables' events, the kernel would report
+// every element that we write.
 type guard struct {
 	disturbed chan struct{}
 	log       *slog.Logger
@@ -50,8 +50,8 @@ type generations interface {
 	Close() error
 }
 
-// How often the generation is asked for, and which share of the time comparisons may take that are made only because others
-// change tables of their own.
+// guardPeriod is the time between two requests for the generation. suspicionCost bounds the share of time for comparisons that only follow
+// other programs' changes of their own tables.
 const (
 	guardPeriod   = 25 * time.Millisecond
 	suspicionCost = 50

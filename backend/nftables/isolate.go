@@ -31,7 +31,7 @@ func (b *Backend) isolate(u *state.Update, lost map[state.ServiceName]error, unk
 			holders[p.Key(f)] = s.Name
 		}
 	}
-	// What a lost service had comes again with each comparison, where no two services have the same frontend.
+	// Each comparison tries the frontends of lost services again, and needs frontends with one service each.
 	before.Services = maps.Clone(before.Services)
 	for name := range before.Lost {
 		before.Services[name] = yielded(before.Services[name], holders)

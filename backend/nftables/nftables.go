@@ -1,12 +1,12 @@
-// Package nftables programs the services of a node with nf_tables, by set elements alone: one fixed skeleton of rules, and a few
-// elements for each service and endpoint, so that a change costs the same with a hundred services as with a hundred thousand.
+// Package nftables programs the services of a node as set elements of nf_tables. The tables have a fixed skeleton of rules, and a few
+// elements for each service and endpoint. So a change costs the same with a hundred services as with a hundred thousand.
 //
-// A frontend is an element that says how many endpoints it has, and one numbered slot for each of them. The rule for so many
-// endpoints draws a number and translates the destination to what stands in that slot. Package ruleset, which is pure, works out what to
-// change; [Backend] carries it out. README.md follows one packet and one change. The tables belong to this package: "switchyard" in
-// the families ip and ip6. Other tables are never touched.
+// A frontend is an element with its number of endpoints, and one numbered slot for each endpoint. The rule for that number draws a slot and
+// translates the destination to its endpoint. Package ruleset, which is pure, works out the changes, and [Backend] carries them out.
+// README.md follows one packet and one change. This package owns the tables "switchyard" in the families ip and ip6. It never touches other
+// tables.
 //
-// Clients with affinity are remembered with the number of an endpoint, by a map that rules fill and that is never read.
+// A map remembers clients with affinity by the number of an endpoint. Rules fill the map, and it is never read.
 package nftables
 
 import (
@@ -112,7 +112,7 @@ func New(ctx context.Context, o Options) (*Backend, error) {
 	return b, nil
 }
 
-// maxFinders is how many sockets are asked at the same time. What compares the answers cannot follow more.
+// maxFinders is how many sockets are asked at the same time. The comparison cannot keep up with more.
 const maxFinders = 4
 
 // open takes over k, and more sockets to read with.
@@ -267,8 +267,8 @@ func (b *Backend) watch() (err error) {
 	return nil
 }
 
-// Faults returns what an operator has to put right: that another process changes our tables again and again, where the kernel cannot
-// keep it from that. It may be called at any time.
+// Faults returns the problems that an operator has to fix: another process keeps changing our tables, where the kernel cannot prevent it.
+// It may be called at any time.
 func (b *Backend) Faults() []error {
 	if b.intruders == nil {
 		return nil
@@ -282,12 +282,11 @@ func (b *Backend) Faults() []error {
 // ServesLoopback reports whether NodePorts are served on loopback addresses, since the last Apply or Verify.
 func (b *Backend) ServesLoopback() bool { return b.mirror.ServesLoopback() }
 
-// LeaveFlows has no flows deleted until the next Apply, also by Close. Another dataplane is about to take over, and begins flows to
-// endpoints that this one does not know: the endpoints of a newer state, or a relay. No other method may be called until LeaveFlows
-// returns.
+// LeaveFlows stops the deletion of flows until the next Apply, also by Close. Call it before another dataplane takes over and begins flows
+// to endpoints that this one does not know, such as a relay. No other method may be called until LeaveFlows returns.
 func (b *Backend) LeaveFlows() { b.cutter.Suspend() }
 
-// Close releases the sockets. What is programmed stays.
+// Close releases the sockets. Programmed state stays.
 func (b *Backend) Close() error {
 	var errs []error
 	if b.cutter != nil {
@@ -312,8 +311,8 @@ func (b *Backend) Close() error {
 	return errors.Join(append(errs, b.local.Close(), b.lock.Close())...) // the lock last: until here, the tables are ours
 }
 
-// Commit runs fn, which commits one batch of changes to tables of another part of this process or fails, so that it is not taken for a change by
-// somebody else, after which all tables are compared. Any goroutine may call it.
+// Commit runs fn, which commits one batch of changes to tables of another part of this process or fails. So the guard does not take the
+// commit for a change by another program, and does not compare all tables. Any goroutine may call Commit.
 func (b *Backend) Commit(fn func() error) error { return b.guard.commit(fn) }
 
 // Disturbed gets a value when addresses of the node have changed, or when something else changed the kernel's rules.
@@ -435,7 +434,7 @@ func (b *Backend) compares(u *state.Update) bool {
 // records are services by name.
 type records = map[state.ServiceName]*state.Service
 
-// apply makes the tables show u. What the kernel holds of unknown and lost stays.
+// apply makes the tables show u. The kernel's elements of unknown and lost services stay.
 func (b *Backend) apply(u *state.Update, unknown records, lost map[state.ServiceName]error) (backend.Result, error) {
 	if b.compares(u) {
 		want := b.mirror.After(u)
@@ -454,7 +453,7 @@ func (b *Backend) apply(u *state.Update, unknown records, lost map[state.Service
 	return backend.Result{Written: written}, nil
 }
 
-// applyAll makes the tables show what is desired, whatever they show now.
+// applyAll makes the tables show the desired content, whatever they show now.
 func (b *Backend) applyAll(want ruleset.Desired) (backend.Result, error) {
 	b.guard.arm() // before the reading: whatever changes after it is drift
 	unused, err := b.useResets()
@@ -587,9 +586,9 @@ func translating(nodePorts []netip.Addr) []netip.Addr {
 	return slices.Concat(nodePorts[:i], nodePorts[i+1:])
 }
 
-// commitNoted carries out a plan, after which NodePorts are served on nodePorts, and takes down what it means for flows: the services that
-// it changes, and what more returns after it. want is what a comparison had to make, nil for a change. What is written does not matter for them: after a commit whose answer was lost
-// nothing is left to write, but its changes count.
+// commitNoted carries out a plan, after which NodePorts are served on nodePorts. It takes down the effects on flows: the services that the
+// plan changes, and the notes that more returns after it. want is the desired content of a comparison, nil for a change. The effects do not
+// depend on the number of written objects. After a commit whose answer was lost, nothing is left to write, but its changes count.
 func (b *Backend) commitNoted(p *ruleset.Plan, want *ruleset.Desired, nodePorts []netip.Addr, more func(written int) []conntrack.Note) (int, error) {
 	serving, cleared, err := b.clearResets(p, want)
 	if err != nil {
@@ -690,7 +689,7 @@ func (b *Backend) commitBatch(fill func(*nft.Batch)) (int, error) {
 // keepBatch is how many bytes a batch may keep for the next one.
 const keepBatch = 1 << 20
 
-// finish does what comes after a commit, and in each Verify. What fails here is tried again later.
+// finish does the work after a commit, and in each Verify. A failed step is tried again later.
 func (b *Backend) finish() {
 	if b.mirror.ServesLoopback() {
 		b.local.Keep(b.log)

@@ -22,8 +22,8 @@ type Options struct {
 	// MasqueradeBit is the number of the bit of packet marks, 0 to 31, that marks connections for masquerading between two
 	// hooks. Default 14, as kube-proxy's.
 	MasqueradeBit *int
-	// UpstreamMark is the bit of packet marks, such as 0x2000, of connections of the node that go past Services, except for cluster IPs: those
-	// by which a proxy gets its state. 0: there are none.
+	// UpstreamMark is the packet mark bit, such as 0x2000, of the connections by which a proxy on the node gets its state. These connections
+	// bypass Services, except for cluster IPs. 0: there are none.
 	UpstreamMark uint32
 	// MaxAffinityClients is how many clients are remembered in each family, for affinity: a client counts once for each Service
 	// port that it uses. Further clients get no affinity until others time out. Each takes about 150 bytes of the kernel's
@@ -39,24 +39,24 @@ type Options struct {
 	TakeOver time.Duration
 	// Program is how this process is called, with its version, for the message to a second one. Default: the name of its executable.
 	Program string
-	// OnFlowsCut is called after each round in which stale flows of a family were looked for, with how long it took and how many
-	// were deleted, which is an estimate where the kernel deletes them by a filter. It is called by a goroutine of its own and must
-	// return soon. It may be nil.
+	// OnFlowsCut is called after each search for stale flows of a family, with its duration and the number of deleted flows. The number is an
+	// estimate where the kernel deletes flows by a filter. A separate goroutine calls OnFlowsCut, which must return soon. It may be nil.
 	OnFlowsCut func(f state.Family, took time.Duration, deleted int)
-	// Elsewhere reports whether a dataplane above this one serves a frontend that the records given to this one do not have: its flows are not
-	// this one's to delete. It is called by a goroutine of its own, at any time. It may be nil.
+	// Elsewhere reports whether a dataplane above this one serves a frontend that is missing in the records of this one. This dataplane does
+	// not delete the flows of such a frontend. A separate goroutine calls Elsewhere at any time. It may be nil.
 	Elsewhere func(state.FrontendKey) bool
-	// Scheduled reports whether IPVS has a virtual server for a frontend, if only one that takes no new flows: those that it has scheduled are left to
-	// it. It is called as Elsewhere is. It may be nil.
+	// Scheduled reports whether IPVS has a virtual server for a frontend, even one that takes no new flows. Flows that IPVS has scheduled are
+	// left to IPVS. The goroutine that calls Elsewhere calls Scheduled. It may be nil.
 	Scheduled func(state.FrontendKey) bool
-	// ResetRemoved answers packets of translated TCP connections with a reset if their endpoint is gone: if it has left its Service and is
-	// in no route, nor among the lingering endpoints, of a TCP port of any other. The records must have lingering endpoints of TCP ports, or
-	// connections are reset to endpoints that terminate and still serve. It takes 35 to 55 bytes for each endpoint.
+	// ResetRemoved answers packets of translated TCP connections with a reset if their endpoint is gone. An endpoint is gone if it has left
+	// its Service, and no TCP port of another Service has it in a route or among its lingering endpoints. The records must have lingering
+	// endpoints of TCP ports. Otherwise connections are reset to endpoints that terminate and still serve. ResetRemoved takes 35 to 55 bytes
+	// for each endpoint.
 	ResetRemoved bool
 	// OnGone is called in Apply, after the commit, with the endpoints that are gone, if ResetRemoved is set. It may be nil.
 	OnGone func([]netip.AddrPort)
-	// OnResets is called in Apply and Verify with how many packets were answered with a reset because their endpoint has left a Service and
-	// is gone. The name is empty for Services that are gone themselves. It may be nil.
+	// OnResets is called in Apply and Verify with how many packets were answered with a reset because their endpoint is gone. The service is
+	// the one that the endpoint left, or empty if that Service is gone itself. OnResets may be nil.
 	OnResets func(service state.ServiceName, packets uint64)
 }
 

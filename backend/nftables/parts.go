@@ -9,7 +9,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// tooLargeError reports services that do not even fit alone. What else an update adds has been committed.
+// tooLargeError reports services that do not fit even alone. The rest of the update has been committed.
 type tooLargeError struct {
 	services map[state.ServiceName]error
 }
@@ -25,9 +25,9 @@ const mostWithoutRoom = 16
 // moreRoom is the remedy where a batch exceeds the socket's buffer.
 const moreRoom = "raise net.core.wmem_max where this process may not exceed it"
 
-// commitParts carries out a plan that there was no room for as a whole, in as few transactions as there is room for, and returns how
-// many objects it wrote. Services that do not even fit alone are left as they are, with all that is to be deleted after
-// others, and are reported by a [tooLargeError].
+// commitParts carries out a plan that does not fit into one transaction, in as few transactions as possible, and returns how many objects
+// it wrote. Services that do not fit even alone stay unchanged, and so do the deletions that come last. A [tooLargeError] reports these
+// services.
 func (b *Backend) commitParts(p *ruleset.Plan) (written int, err error) {
 	commit := func(fill func(*nft.Batch)) error {
 		n, err := b.commitBatch(fill)

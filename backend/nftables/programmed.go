@@ -8,8 +8,8 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
-// Programmed reports whether the kernel holds tables of this dataplane, in the calling thread's network namespace: whether there is
-// something that a start would take over. It needs CAP_NET_ADMIN.
+// Programmed reports whether the kernel holds tables of this dataplane in the calling thread's network namespace. A start would take them
+// over. Programmed needs CAP_NET_ADMIN.
 func Programmed() (held bool, err error) {
 	conn, err := nft.Dial()
 	if err != nil {

@@ -66,10 +66,10 @@ func (d *Desired) All() []*state.Service {
 	return all
 }
 
-// Compare plans the difference between what the kernel holds and what is desired, whose services it sorts, so that the same change
-// makes the same batch. The mirror is asked for placements, so that endpoints stay in their slots, and stays as it is: the plan becomes
-// part of a new one. The placements of services that it does not know come from the kernel. If something unexpected is in a large set,
-// all is read once more, with that set as a whole. Errors come from r, with the name of the table or set.
+// Compare plans the difference between the kernel's content and the desired content. It sorts the desired services, so that the same change
+// makes the same batch. The placements come from the mirror, so that endpoints stay in their slots, or from the kernel for services that
+// the mirror does not know. The mirror itself stays unchanged, and the plan becomes part of a new one. If something unexpected is in a
+// large set, Compare reads everything again, and dumps that set. Errors come from r, with the name of the table or set.
 func (m *Mirror) Compare(s *Settings, want Desired, r Reader, l Limits) (*Plan, error) {
 	slices.SortFunc(want.Services, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
 	for whole := map[tableSet]bool{}; ; {
@@ -169,7 +169,8 @@ func (m *Mirror) difference(settings *Settings, ks *kernelState, want Desired) (
 	return p, nil
 }
 
-// confirm takes down a service that the kernel holds as expected. What it shares with others is compared, unless that was looked up.
+// confirm takes down a service that the kernel holds as expected. It compares the elements that several services share, unless they were
+// looked up.
 func (p *Plan) confirm(ks *kernelState, e *expected) {
 	for i := range e.own {
 		delete(ks.elements, e.own[i].id())
@@ -257,8 +258,8 @@ func (p *Plan) compare(ks *kernelState) {
 	}
 }
 
-// compareTable plans the skeleton of one table. A table that something foreign lives in, or that is of another version, is
-// replaced, up to the sets that are as they should be: in one transaction, so that no packet misses it.
+// compareTable plans the skeleton of one table. It replaces a table that has foreign content or another version, except for the sets that
+// are correct. The replacement is one transaction, so that every packet finds a table.
 func (p *Plan) compareTable(t *tableState) {
 	if !t.serves() {
 		p.skeleton(t.family, func(*nft.Set) bool { return false },

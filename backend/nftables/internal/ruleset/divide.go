@@ -10,9 +10,13 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// A plan that is committed in parts is divided between units, which stay whole. A unit is one of these: the changes of a table apart
-// from elements; all elements of a service; all elements of a frontend without a service, unless they do not fit; a single element.
-// Units come in the order of stages, so that nothing comes before what it needs, or goes before its replacement is there.
+// A plan that is committed in parts is divided between units, which stay whole. A unit is one of these:
+//   - the changes of a table apart from elements
+//   - all elements of a service
+//   - all elements of a frontend without a service, if they fit
+//   - a single element
+//
+// Units come in the order of stages, so that nothing is added before what it needs, or deleted before its replacement exists.
 type stage uint8
 
 const (
@@ -149,8 +153,8 @@ func (p *Plan) Divisible() bool {
 		!slices.ContainsFunc(p.order, func(s *setPlan) bool { return s.flush })
 }
 
-// Divide returns the plan in two parts, for a kernel that has no room for the whole: what comes first, and what may be deleted once all of
-// that is there.
+// Divide returns the plan in two parts, for a kernel that has no room for the whole. The last part deletes what is unused once all of the
+// first part is there.
 func (p *Plan) Divide() (first, last Part) {
 	d := p.units()
 	from, _ := slices.BinarySearchFunc(d.units, orphanedFrontends, func(u unit, s stage) int { return cmp.Compare(u.stage, s) })
@@ -158,7 +162,7 @@ func (p *Plan) Divide() (first, last Part) {
 }
 
 // units finds the unit of each of the plan's elements. The unit of a frontend's element is the service that has the frontend after the
-// plan: what moves from one service to another moves in one transaction.
+// plan. So a frontend moves from one service to another in one transaction.
 func (p *Plan) units() *division {
 	d := &division{plan: p, names: slices.SortedFunc(maps.Keys(p.services), state.ServiceName.Compare)}
 	frontends, numbers := map[elementKey]int{}, map[uint32]int{}

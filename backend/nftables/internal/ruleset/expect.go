@@ -3,8 +3,8 @@ package ruleset
 // everything is how far to reach for all that is expected.
 func everything(want Desired) int { return len(want.Services) + 1 }
 
-// expectation yields the elements that there most likely are: those that the state has, in slots that are filled without gaps. What it
-// does not foresee takes longer to read.
+// expectation yields the elements that the kernel most likely holds: the elements of the state, in slots that are filled without gaps.
+// Other elements take longer to read.
 type expectation struct {
 	former *Mirror
 	want   Desired
@@ -39,7 +39,7 @@ func (x *expectation) next() (expected, *renderer) {
 	former := x.former.services[s.Name]
 	next := expected{
 		applied: applied{record: s, places: placeService(former, s), numbers: x.p.number(s.Name, former.numbers, s), above: x.p.settings.above(s)},
-		// What is preserved is looked for in all that there is.
+		// Preserved elements may be anywhere in a set.
 		isOther: !x.want.Preserved.none(),
 	}
 	if former.record == nil && next.fillHoles() {

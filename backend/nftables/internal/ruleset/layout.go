@@ -34,9 +34,9 @@ func (s space) prefix() string {
 	return ""
 }
 
-// view is which of a frontend's routes a connection takes. A frontend is either split or not, and the views of the two have no
-// element in common: a packet that took a frontend for unsplit, just before a commit split it, must not find what is for clients
-// inside only. It finds nothing, and looks again.
+// view is which of a frontend's routes a connection takes. A frontend is either split or not, and its views in these two states share no
+// element. A commit may split a frontend just after a packet found it unsplit. Such a packet must not find the endpoints for inside clients
+// only. It finds nothing, and looks again.
 type view uint8
 
 const (
@@ -185,9 +185,9 @@ func (id setID) set(f state.Family) nft.Set {
 	return s
 }
 
-// classes are the sizes that endpoint lists are rounded up to: a frontend with n endpoints picks one of so many slots at
-// random. Up to 16 they are exact. Above, at least two thirds of the slots are filled, and a pick that finds none is repeated,
-// so that the rounding neither wastes much nor shows in the distribution.
+// classes are the sizes that endpoint lists are rounded up to. A frontend with n endpoints picks one of so many slots at random. Classes up
+// to 16 are exact. In larger ones, at least two thirds of the slots are filled, and a pick of an empty slot is repeated. So the rounding
+// wastes little and keeps the distribution even.
 var classes = func() []uint32 {
 	var c []uint32
 	for k := uint32(2); k <= exactClass; k++ {

@@ -8,13 +8,14 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// lookups look up what is expected in large sets, for some services at a time: while those are compared, the kernel is asked for the
-// next ones. So only a few answers are in memory at once.
+// lookups look up the expected elements of large sets, for some services at a time. While these are compared, the kernel looks up the next
+// ones. So only a few answers are in memory at once.
 type lookups struct {
 	reader Reader
 	sets   []*largeSet
 	index  map[tableSet]int // of sets
-	// last is the set that was asked for last, at is its index, and isLarge whether it has one: several elements of a set follow each other.
+	// last is the most recent set that was asked for, because several elements of a set follow each other. at is its index in sets, and
+	// isLarge whether it has one.
 	last    tableSet
 	at      int
 	isLarge bool
@@ -189,9 +190,8 @@ func (l *lookups) ask() *Lookup {
 	return next
 }
 
-// add adds to elements what was found of services that are compared element by element, and counts what was found of the rest, up to
-// what
-// services share.
+// add adds the found elements of services that are compared element by element. For the other services, it counts the found elements,
+// except for shared ones.
 func (ks *kernelState) add(from *Lookup) {
 	for i := range from.services {
 		e := &from.services[i]
@@ -227,8 +227,7 @@ func (ks *kernelState) holds(elements []element) bool {
 	return true
 }
 
-// asExpected returns what the kernel was found to hold of a service, with the number up to which it was reached, if that is what was
-// expected, and else nil.
+// asExpected returns the elements of a service if the kernel holds them as expected, and else nil.
 func (ks *kernelState) asExpected(i int) *expected {
 	if ks.lookups == nil {
 		return nil

@@ -109,8 +109,8 @@ func hashSources(sources []netip.Prefix) uint64 {
 	return h.Sum64()
 }
 
-// candidates returns numbers for a key in the order in which they are to be tried, without an end. What follows a number that is
-// taken differs from key to key, so that nobody can choose names that make the search long.
+// candidates returns numbers for a key in the order in which they are tried, without an end. The numbers after a taken one differ from key
+// to key, so that nobody can choose names that make the search long.
 func candidates(key []byte) iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
 		for sum := sha256.Sum256(key); ; sum = sha256.Sum256(sum[:]) {

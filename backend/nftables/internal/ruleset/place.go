@@ -14,10 +14,9 @@ type target struct {
 	weight int
 }
 
-// place distributes targets over the slots of a view, and changes as few of the old slots as it can. Slot i of the result
-// serves the endpoint there; a zero endpoint is a hole. The result has as many slots as the class of the targets' weight sum
-// (1 for a sum of 1), and slot 0 is never a hole unless there are no targets: it has to serve whatever finds no other slot.
-// Targets must be distinct. old is not modified.
+// place distributes targets over the slots of a view, and changes as few of the old slots as it can. Slot i of the result serves the
+// endpoint at index i. A zero endpoint is a hole. The number of slots is the class of the targets' weight sum, or 1 for a sum of 1. Slot 0
+// serves every packet that finds no other slot, so it is a hole only without targets. Targets must be distinct. old is not modified.
 func place(old []state.Endpoint, targets []target) []state.Endpoint {
 	total := 0
 	for _, t := range targets {
@@ -129,8 +128,8 @@ func (a *applied) find(p *state.Port, hint int) int {
 	return slices.IndexFunc(a.record.Ports, func(o state.Port) bool { return o.Compare(p) == 0 })
 }
 
-// follow is placeService for a previous record that is placed as a whole, so that a change of few endpoints of a route does not cost a
-// search for all of them.
+// follow is placeService for a previous record that is placed as a whole. It avoids a search for all endpoints of a route if only a few
+// change.
 func (a *applied) follow(s *state.Service) []placement {
 	places := make([]placement, len(s.Ports))
 	for i := range s.Ports {

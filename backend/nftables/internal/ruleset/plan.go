@@ -10,9 +10,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Plan is a set of changes to the tables, worked out before the kernel is touched: it is written into one batch, or divided if the kernel
-// has no room for that, and becomes part of the mirror once it is carried out. Plans of a mirror are carried out one by one: one that
-// was made before the last commit is no longer valid.
+// Plan is a set of changes to the tables, worked out before the kernel is touched. It is written into one batch, or divided if the kernel
+// has no room for the batch. Once carried out, it becomes part of the mirror. The plans of a mirror are carried out one by one, and each
+// commit invalidates the plans that were made before it.
 type Plan struct {
 	settings *Settings
 	// former is the mirror that the plan begins with, and m the one that it becomes part of: another one if all is compared.
@@ -42,7 +42,7 @@ type tablePlan struct {
 	table nft.Table
 	// isNew is set if the kernel has no such table, or one that no packet meets.
 	isNew bool
-	// replace deletes all that the table holds first, as it was found, but for the sets in keeps: with the table itself if there are none.
+	// replace first deletes the found content of the table, except for the sets in keeps. If keeps is empty, it deletes the table itself.
 	replace *nft.Skeleton
 	keeps   []string
 	sets    []nft.Set
@@ -414,13 +414,13 @@ func (p *Plan) WriteAhead(b *nft.Batch) {
 	})
 }
 
-// FillNew carries out what nobody sees of the plan: new tables without the chains that hooks call. Without these, no packet meets them. Each time
-// that the batch has so many bytes, commit is called, which commits it and empties it. Afterwards Write has the rest, with those chains. After an
-// error the plan is as before, and what was committed is to be dropped (DropNew).
+// FillNew carries out the part of the plan that no packet meets: new tables without the chains that hooks call. When the batch reaches so
+// many bytes, FillNew calls commit, which commits and empties the batch. Afterwards Write has the rest, including those chains. After an
+// error the plan is as before, and DropNew must drop the committed part.
 //
-// The kernel grows the hash table of a set in the background. Elements that are added in one transaction come faster than that, and each is looked
-// for in all of the tables that the set is to be moved to. Rules come before elements: for each chain with a rule that looks up in a map, the kernel
-// goes through all that is in it.
+// The kernel grows the hash table of a set in the background. One transaction adds elements faster than the table grows, and looks for each
+// element in all tables that the set will move to. Rules come before elements. For each chain with a rule that looks up in a map, the
+// kernel walks the whole map.
 func (p *Plan) FillNew(b *nft.Batch, bytes int, commit func() error) error {
 	fills := func(s *setPlan) bool {
 		return slices.ContainsFunc(p.tables, func(t tablePlan) bool { return t.isNew && t.table == table(s.family) })

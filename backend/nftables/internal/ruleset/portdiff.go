@@ -16,7 +16,7 @@ type portDiff struct {
 	whole, changed [2]bool
 	// endpoints are those that only one of the versions has in a route.
 	endpoints [2][numRoutes][]state.Endpoint
-	// numbers are the numbers of the endpoints of a port with affinity. What is in both versions has the same.
+	// numbers are the numbers of the endpoints of a port with affinity. An endpoint in both versions has the same number in both.
 	numbers [2]map[netip.AddrPort]uint32
 }
 

@@ -10,10 +10,10 @@ import (
 // Preserved are elements that stay though no service of the state has them, because the kernel does not take what would replace them.
 // They are not written again if something else deletes them.
 type Preserved struct {
-	// Services are records that the kernel refuses. What it holds of their frontends stays.
+	// Services are records that the kernel refuses. The kernel's elements of their frontends stay.
 	Services map[state.ServiceName]*state.Service
-	// Lost are the services that the state has as they are here, but for which there is no room when something else has deleted their
-	// elements. Each comparison tries them again.
+	// Lost are services whose records here match the state, but whose elements something else has deleted, and the kernel has no room for
+	// them. Each comparison tries them again.
 	Lost map[state.ServiceName]error
 	// All is set if all elements stay, except elements of frontends that services of the state have. The mirror is incomplete then: the
 	// next change compares it with the kernel.
@@ -152,7 +152,7 @@ func (p *Plan) preserve(ks *kernelState, want Desired, frontends *keptFrontends)
 		}
 	}
 	slices.SortFunc(p.kept, func(a, b element) int { return a.id().compare(b.id()) }) // the same change makes the same batch
-	// What the kept elements need of those that services have in common.
+	// The kept elements need some elements that services share.
 	used := map[sharedKey]bool{}
 	for i := range p.kept {
 		if e := &p.kept[i]; e.set.kind == slots {

@@ -37,8 +37,8 @@ type tableState struct {
 	skeleton *nft.Skeleton // nil if there is no table
 }
 
-// serves reports whether packets can meet the table: not without a chain that a hook calls, as when a process died that filled it (Plan.FillNew).
-// What such a table holds is no state of anything.
+// serves reports whether packets can meet the table: a table serves if a hook calls one of its chains. A table does not serve if the
+// process that filled it died (Plan.FillNew). The content of such a table does not count.
 func (t *tableState) serves() bool {
 	return t.skeleton != nil && slices.ContainsFunc(t.skeleton.ChainNames(), t.skeleton.IsBase)
 }
@@ -53,7 +53,7 @@ type kernelState struct {
 	lookups  *lookups // nil if there are no large sets
 }
 
-// largeSet is a set that is not dumped. What is expected in it is looked up.
+// largeSet is a set that is not dumped. Its expected elements are looked up.
 type largeSet struct {
 	tableSet
 	layout layout

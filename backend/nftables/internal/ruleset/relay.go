@@ -9,8 +9,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// The rules that lead connections to a relay are here. They do nothing to packets without the mark, which a table of the relay's process sets: when that
-// ends, its table is gone, and every connection goes to an endpoint by the rules of skeleton.go.
+// The rules that lead connections to a relay are here. They ignore packets without the mark, which a table of the relay's process sets.
+// When that process ends, its table is gone, and every connection goes to an endpoint by the rules of skeleton.go.
 //
 // A comment that begins with "nft:" shows a rule, as in skeleton.go.
 
@@ -114,7 +114,7 @@ func (sk *skeleton) relayChains() []nft.Chain {
 	return chains
 }
 
-// toListener translates the destination to a listener. What connects to the relay is not masqueraded.
+// toListener translates the destination to a listener. Connections to the relay are not masqueraded.
 func (sk *skeleton) toListener(at netip.AddrPort) []nft.Expr {
 	port := nft.Reg0 + sk.addrRegs()
 	return join(without(sk.settings.RelayMark|sk.settings.MasqueradeMark), one(

@@ -35,9 +35,9 @@ func routes(p *state.Port) [numRoutes]*state.Route {
 	return rs
 }
 
-// isSplit reports whether outside clients are treated differently from those inside: if they take another route, or could, because
-// only the node's own connections are masqueraded. So the masquerade rule of frontends that are not split does not change with
-// their policies.
+// isSplit reports whether outside clients are treated differently from inside clients. They are if they take another route. They also are
+// if only the node's own connections are masqueraded, because they could take another route. So the masquerade rule of unsplit frontends
+// does not change with their policies.
 func isSplit(t *state.Traffic) bool {
 	return t.Masquerade == state.MasqueradeNode || !t.Inside.Equal(&t.Outside)
 }

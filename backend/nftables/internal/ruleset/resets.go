@@ -13,9 +13,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// ResetsName is the name of the table, in each family, whose rules answer packets of connections with a TCP reset that are translated to
-// endpoints that are gone. A table exists only while there are such: without it, packets pass no
-// further hook. So it is a table of its own, and not a part of those that packets need.
+// ResetsName is the name of the table, in each family, whose rules reset connections that are translated to endpoints that are gone. A
+// table exists only while there are such endpoints, because without the table, packets pass no further hook. So the rules have a table of
+// their own.
 const ResetsName = "switchyard-resets"
 
 // ResetTables returns the tables of resets, for IPv4 and for IPv6.
@@ -28,24 +28,24 @@ func resetTable(f state.Family) nft.Table { return nft.Table{Family: family(f), 
 // setGone is the set in the tables of resets: address . port of endpoints that are gone.
 const setGone = "gone"
 
-// resetHooks are where packets to an endpoint pass after their translation: one that is elsewhere, one of the node's own addresses, and
-// for connections of the node itself.
+// resetHooks are the hooks of packets to an endpoint after their translation. An endpoint elsewhere is in forward, one at an address of the
+// node in input. Connections of the node itself pass output.
 var resetHooks = map[string]uint32{"forward": nft.Forward, "input": nft.Input, "output": nft.Output}
 
 // priorityFilter is where packets are filtered (NF_IP_PRI_FILTER).
 const priorityFilter = 0
 
 const (
-	// GoneTimeout is how long connections to an endpoint are reset after it is gone: as long as the kernel waits before it sends the first
-	// keepalive on an idle connection (net.ipv4.tcp_keepalive_time), and a client that sends nothing at all waits for nothing, either.
+	// GoneTimeout is how long connections to an endpoint are reset after it is gone. The kernel waits as long before it sends the first
+	// keepalive on an idle connection (net.ipv4.tcp_keepalive_time). A client that sends nothing at all waits for no answer.
 	GoneTimeout = 2 * time.Hour
 	// MaxGone is how many endpoints of a family are reset at a time. A dump of a set takes time that grows with the square of its elements:
 	// 0.1 s for so many endpoints.
 	MaxGone = 1 << 14
 )
 
-// Resets is what the tables of resets hold, as far as this process put it there, and what is needed to know which endpoints are gone. It is
-// for one goroutine at a time.
+// Resets has this process's content of the tables of resets, and the state that tells which endpoints are gone. It is for one goroutine at
+// a time.
 type Resets struct {
 	flags   nft.TableFlags
 	serving serving
@@ -293,7 +293,7 @@ func (r *Resets) compareTable(p *ResetPlan, s *Serving, in *Found, former bool) 
 		clear(there)
 	}
 	for k, g := range r.gone {
-		// What is about to time out may be gone already.
+		// An endpoint that is about to time out may be gone already.
 		if k.family() == in.Family && !there[k] && s.count(k) == 0 && g.until.After(p.now.Add(time.Second)) {
 			p.add = append(p.add, goneElement{k, g})
 		}
@@ -426,8 +426,7 @@ func (r *Resets) Exists() (list []state.Family) {
 	return list
 }
 
-// Counted takes down what the rules of a table have counted, and reports whether that is more than before, so that the elements are worth
-// reading.
+// Counted takes down the counts of the rules of a table, and reports whether they have grown. Only then are the elements worth reading.
 func (r *Resets) Counted(f state.Family, sk *nft.Skeleton) (more bool) {
 	var n uint64
 	for chain := range resetHooks {
@@ -438,7 +437,7 @@ func (r *Resets) Counted(f state.Family, sk *nft.Skeleton) (more bool) {
 	return more
 }
 
-// Count takes down what elements of the set of endpoints have counted, and calls fn with what is new, for the service that the endpoint left.
+// Count takes down the counts of elements of the set of endpoints. It calls fn with each increase, for the service that the endpoint left.
 func (r *Resets) Count(f state.Family, elems []nft.Elem, fn func(state.ServiceName, uint64)) {
 	for _, e := range elems {
 		k, ok := endpointOf(f, e.Key)

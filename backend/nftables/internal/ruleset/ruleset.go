@@ -1,13 +1,13 @@
-// Package ruleset works out what the tables of the nftables dataplane are to hold, and what to change in them: one fixed skeleton of rules,
-// and a few elements for each service and endpoint. It is pure. What the kernel holds it reads through a [Reader], and what is to
-// change in it is put into an [nft.Batch], which the caller commits.
+// Package ruleset works out the content of the nftables dataplane's tables, and the changes that lead to it. A table has a fixed skeleton
+// of rules, and a few elements for each service and endpoint. The package is pure. It reads the kernel's content through a [Reader], and
+// puts the changes into an [nft.Batch], which the caller commits.
 //
-// A [Mirror] shows what the kernel holds. There are two ways from it to a [Plan]: [Mirror.Change], for a few services that have changed,
-// looks at nothing else; [Mirror.Compare] reads the kernel, and does not trust the mirror. Once the plan is carried out,
-// [Plan.Commit] returns the next mirror.
+// A [Mirror] shows the content of the kernel. Two methods make a [Plan] from it. [Mirror.Change] looks only at the few services that have
+// changed. [Mirror.Compare] reads the kernel, and does not trust the mirror. Once the plan is carried out, [Plan.Commit] returns the next
+// mirror.
 //
-// layout.go names the sets, skeleton.go has the rules, render.go turns a record into elements, place.go and numbers.go decide on slots and
-// numbers. The dataplane's README.md shows the whole.
+// layout.go names the sets, skeleton.go has the rules, and render.go turns a record into elements. place.go and numbers.go decide on slots
+// and numbers. The dataplane's README.md shows the whole.
 package ruleset
 
 import (

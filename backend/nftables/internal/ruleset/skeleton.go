@@ -21,13 +21,13 @@ import (
 //	                                └─ strays
 //	postrouting, input ── translated ─ [firewall-again-…] [learn-…] (affinity); masquerade
 //
-// Wherever connections pick a slot, those to frontends with affinity have passed service-…recall before.
+// Before connections to frontends with affinity pick a slot, they pass service-…recall.
 //
-// A comment that begins with "nft:" shows a rule, or a part of one, as "nft list ruleset" shows it in the table of family ip, with … for
-// what differs. testdata/skeleton.nft has all of them in order; tests compare both with the code.
+// A comment that begins with "nft:" shows a rule, or a part of one, as "nft list ruleset" shows it in the table of family ip. A … stands
+// for the parts that differ. testdata/skeleton.nft has all of the rules in order, and tests compare both with the code.
 //
-// Between the evaluation of two rules a commit may happen. So that no packet sees half of it, every decision that has to fit an
-// earlier one is either made by a single lookup or checked again; the odd repetitions below are for that.
+// A commit may happen between the evaluation of two rules. No packet may see half of a commit. So every decision that depends on an
+// earlier one is either made by a single lookup or checked again, which is why some rules below repeat.
 type skeleton struct {
 	settings *Settings
 	f        state.Family
@@ -147,8 +147,8 @@ func (sk *skeleton) chains() []nft.Chain {
 	return append(chains, sk.relayChains()...)
 }
 
-// toUpstream lets a proxy reach what it follows, whatever Services say: it goes past all but cluster IPs, by which it may be reached, and
-// which nobody else can have.
+// toUpstream lets a proxy reach the source of its state with any set of Services. These connections bypass all frontends except cluster
+// IPs. The source may have a cluster IP, and no other Service can claim that address.
 func (sk *skeleton) toUpstream() []rule {
 	if sk.settings.UpstreamMark == 0 {
 		return nil
@@ -415,9 +415,9 @@ func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
 		// nft: … @…endpoints-24 jump …pick-24
 		rules = append(rules, join(class, one(nft.Jump(chain.Name))))
 	}
-	// Slot 0 is filled for every frontend that has endpoints. It serves those with one, and packets that found no slot above,
-	// also because a commit came in between. It is looked at again in case the frontend has just got its first endpoint, and so is
-	// the reject verdict, which may have taken the place of drop.
+	// Slot 0 is filled for every frontend that has endpoints. It serves frontends with one endpoint, and packets that found no slot above,
+	// perhaps because a commit came in between. The rules look at the slot again in case the frontend has just got its first endpoint. They
+	// also look at the reject verdict again, which may have replaced drop.
 	//
 	//	nft: dnat ip to … . numgen random mod 1 … @…-slots
 	//	nft: … @…reject goto …count-reject
@@ -428,10 +428,10 @@ func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
 	return append(rules, slot0, rejected, dropped, slot0, rejected), chains
 }
 
-// recall makes the chain that translates the destination to the endpoint that the client is remembered with, if the frontend has it
-// still: the number leads to it through the frontend's own slots. If not, it is forgotten, so that the endpoint that the client
-// gets now can be learnt: learning does not change what is there. It is not forgotten if the client gets none, and neither if the
-// frontend has just become split, or has ceased to be: the other view may have the endpoint.
+// recall makes the chain that translates the destination to the client's remembered endpoint, if the frontend still has the endpoint. The
+// number of the endpoint leads to one of the frontend's own slots. Otherwise the rules forget the endpoint, so that they can learn the new
+// one, because learning changes no existing element. They keep it if the client gets no endpoint. They also keep it if the frontend has
+// just become split or unsplit, because the other view may have the endpoint.
 func (sk *skeleton) recall(s space, v view) nft.Chain {
 	fields, index := sk.key(s)
 	result := index + 1
@@ -567,9 +567,9 @@ func (sk *skeleton) loopback() nft.Chain {
 	return c
 }
 
-// refuseOnLoopback refuses connections to NodePorts on ::1 that nobody serves there, if NodePorts of TCP are served there: nothing is
-// translated on ::1, and the relay takes TCP to Services with endpoints only. The last lookup counts, and finds nothing if NodePorts
-// are not served on ::1.
+// refuseOnLoopback refuses connections to NodePorts on ::1 that nobody serves, if NodePorts of TCP are served on ::1. Rules translate
+// nothing on ::1, and the relay takes TCP only, to Services with endpoints. The last lookup counts, and finds nothing if NodePorts are not
+// served on ::1.
 func (sk *skeleton) refuseOnLoopback() (rules []rule) {
 	if sk.f != state.IPv6 {
 		return nil
@@ -715,8 +715,8 @@ func (sk *skeleton) onlyAllowed(match []nft.Expr, frontend []field, client field
 	return append(rules, join(match, sk.hasNumber(service, restricted, frontend...), drops))
 }
 
-// translated looks at connections whose endpoint has been picked. If the frontend became restricted before that, but after it was
-// seen to be open, the endpoint may be one that the client must not reach.
+// translated looks at connections whose endpoint has been picked. The frontend may have become restricted after the connection found it
+// open. Then the client may be denied the picked endpoint.
 func (sk *skeleton) translated() nft.Chain {
 	c := nft.Chain{Name: chainTranslated}
 	key := []field{origDstAddr, proto, origDstPort}
