@@ -453,7 +453,7 @@ func (b *Backend) apply(u *state.Update, unknown records, lost map[state.Service
 	return backend.Result{Written: written}, nil
 }
 
-// applyAll makes the tables show the desired content, whatever they show now.
+// applyAll reads the tables and makes them show the desired content.
 func (b *Backend) applyAll(want ruleset.Desired) (backend.Result, error) {
 	b.guard.arm() // before the reading: whatever changes after it is drift
 	unused, err := b.useResets()

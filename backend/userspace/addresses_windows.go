@@ -15,8 +15,8 @@ import (
 // loopback interface.
 const interfaceEnv = "INTERFACE_TO_ADD_SERVICE_IP"
 
-// serviceInterface is that interface. Addresses that were added to it are of their own prefix alone, and never taken for the source of a connection: by that
-// they are known. They are gone after a restart of the machine.
+// serviceInterface is that interface. Addresses that were added to it have a full-length prefix, and the system never chooses them as the
+// source of a connection. This identifies them. They are gone after a restart of the machine.
 type serviceInterface struct{}
 
 var (

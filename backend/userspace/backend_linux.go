@@ -330,8 +330,8 @@ func (b *Backend) setBase(base backend.Backend) {
 	b.inspector.Store(&inspector)
 }
 
-// Lingering returns s for another dataplane that takes new connections while this one is retired: its record has the relay among the endpoints
-// whose connections go on.
+// Lingering returns s for another dataplane that takes new connections after this one is retired. Its record lists the relay among the
+// endpoints whose connections go on.
 func (b *Backend) Lingering(s *state.Service) *state.Service { return b.listeners.Base(s) }
 
 // Carried returns how many connections and flows the relay carries. It may be called at any time.
@@ -345,9 +345,9 @@ const (
 	leastDrain = 250 * time.Millisecond
 )
 
-// Drain returns when the connections and flows that the relay carries have ended or gone over to another process, or with ctx's error when it ends.
-// New ones have to go elsewhere by then. After Release, it also waits for another process as long as there are clients with affinity to remember,
-// and a quarter of a second in any case for connections that are on their way.
+// Drain returns when the relay's connections and flows have ended or moved to another process, or with ctx's error when ctx ends. New
+// connections have to go elsewhere by then. After Release, Drain waits at least a quarter of a second for connections that are on their
+// way. It then also waits for another process while there are clients with affinity to remember.
 func (b *Backend) Drain(ctx context.Context) error {
 	for b.left() > 0 || time.Since(b.released) < leastDrain {
 		select {
@@ -378,7 +378,7 @@ func (b *Backend) left() int {
 	return n
 }
 
-// Close ends what the relay carries. What is programmed in the base stays.
+// Close ends all relayed connections. The programmed state of the base stays.
 func (b *Backend) Close() (err error) {
 	if b.overlay != nil { // before the ports are free: who takes them gets nothing
 		err = b.overlay.close()

@@ -13,9 +13,9 @@ import (
 // cleanupWait is enough for a process that has just been stopped.
 const cleanupWait = 2 * time.Second
 
-// Cleanup removes the [DefaultAddresses] from the loopback interface in the calling thread's network namespace, and says whether there were any.
-// What the base has programmed is removed by the base's. If another process programs the network namespace, and does not end within two seconds,
-// nothing is removed, and the error is [syscall.EBUSY] to [errors.Is].
+// Cleanup removes the [DefaultAddresses] from the loopback interface in the calling thread's network namespace, and reports whether there
+// were any. The base's own cleanup removes its programmed state. If another process programs the network namespace for more than two
+// seconds, Cleanup removes nothing. The error is then [syscall.EBUSY] to [errors.Is].
 func Cleanup(ctx context.Context) (removed bool, err error) {
 	lock, err := nodelock.Acquire(ctx, nodelock.Options{Logger: slog.New(slog.DiscardHandler), Wait: cleanupWait})
 	if err != nil {
@@ -38,8 +38,8 @@ func Remove() (removed bool, err error) {
 	return removed, nil
 }
 
-// Programmed reports whether the loopback interface has one of the [DefaultAddresses], in the calling thread's network namespace: whether there is
-// something that a start would take over.
+// Programmed reports whether the loopback interface in the calling thread's network namespace has one of the [DefaultAddresses]. A start
+// would take them over.
 func Programmed() (bool, error) {
 	a, err := openAddresses(DefaultAddresses())
 	if err != nil {

@@ -173,8 +173,8 @@ type pipePool struct {
 	most atomic.Int32
 }
 
-// pipes are two descriptors each, and hold [pipeSize] bytes of the kernel at most: together no more than the system gives to the pipes of one user
-// (fs.pipe-user-pages-soft).
+// pipes are two descriptors each, and hold at most [pipeSize] bytes of the kernel. Together they take no more than the system allows for
+// the pipes of one user (fs.pipe-user-pages-soft).
 var pipes = newPipePool(mostPipes)
 
 // pipeSize is how many bytes one may hold, if the system allows that.

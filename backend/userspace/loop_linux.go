@@ -16,11 +16,11 @@ import (
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
 )
 
-// loop waits for the sockets of many connections and moves their data. There is one for each processor: a connection that waits has neither a goroutine nor
-// a buffer, and nothing is handed from one goroutine to another for a message.
+// loop waits for the sockets of many connections and moves their data. Each processor has one loop. A waiting connection has neither a
+// goroutine nor a buffer, and no message passes from one goroutine to another.
 type loop struct {
-	// poll is an epoll instance. run waits for it in the kernel, with a thread of its own: if the runtime waited, each message would be waited for twice, and
-	// the thread that notices it would wake another one.
+	// poll is an epoll instance. run waits for it in the kernel, with a thread of its own. If the runtime waited, each message would cause two
+	// waits, and one thread would wake another.
 	poll *socket
 	// wake is an eventfd: something in it ends run.
 	wake  *socket
@@ -120,7 +120,7 @@ func (l *loop) accept(s *streamListener) {
 	}
 }
 
-// stop has run return after what it is doing, or at once if it begins later. What happens until it runs again is kept.
+// stop has run return after the current event, or at once if it begins later. Events are kept until it runs again.
 func (l *loop) stop() { _, _ = l.wake.file.Write(binary.NativeEndian.AppendUint64(nil, 1)) }
 
 // watched returns the connection of an event, or the listener. Both are nil if the socket has been closed: another connection may have the file
@@ -181,8 +181,8 @@ func (l *loop) all() (conns []*conn) {
 	return conns
 }
 
-// newConn returns a connection with neither of its sockets. It gets the loop that has accepted it, if that is not nil and no other has fewer: a connection
-// that is short is done where it was accepted, and those that stay are spread.
+// newConn returns a connection without sockets. It belongs to the loop that accepted it, unless that loop is nil or another one has fewer
+// connections. So a short connection ends where it was accepted, and long connections spread over the loops.
 func (r *relay) newConn(kind plan.Kind, client netip.AddrPort, l *loop) *conn {
 	for _, other := range r.polls {
 		if l == nil || other.carried.Load() < l.carried.Load() {

@@ -17,8 +17,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// A connection that the relay makes must not come back to it. Two things see to that: endpoints that are such frontends get no connections, and each
-// relay takes one from the hop limit of what it passes on, as a router does. The second ends loops that no single node can see.
+// A connection of the relay must not come back to the relay. Endpoints that are frontends of the relay get no connections. In addition,
+// each relay decrements the hop limit of relayed traffic, as a router does. This ends loops that no single node can see.
 
 var (
 	errLeadsBack = errors.New("is a cluster IP, a frontend of the Service itself or a listener of the relay, and gets no connections: remove it from the EndpointSlice")
@@ -76,8 +76,8 @@ func (r *relay) clearProblem(name state.ServiceName) {
 	delete(r.problems, name)
 }
 
-// Problems returns which of the relay's ports others have, what it could not do for some services within the last minute, and why connections and flows
-// have ended in that time that others had to have room. It may be called at any time.
+// Problems returns the ports of the relay that other programs hold, and the failures of services within the last minute. It also returns
+// why connections and flows ended in that minute to make room for others. It may be called at any time.
 func (b *Backend) Problems() []error {
 	r, errs := b.relay, b.relay.crowding()
 	r.tableMu.RLock()
@@ -101,7 +101,7 @@ func (b *Backend) Problems() []error {
 // maxProblems is how many services are named.
 const maxProblems = 20
 
-// usualHops is the hop limit that sockets have. What comes with a greater one is passed on with this.
+// usualHops is the usual hop limit of sockets, and the highest one for relayed traffic.
 const usualHops = 64
 
 // hopsLeft returns the hop limit for what is passed on, if it has come with that in came. 0 is too low.

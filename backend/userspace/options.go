@@ -45,9 +45,9 @@ type Options struct {
 	ProxyProtocol bool
 	// UDPIdleTimeout is how long a flow of UDP is kept after its last datagram. Default: 1 min.
 	UDPIdleTimeout time.Duration
-	// MaxConnections is how many TCP connections are relayed at a time. Beyond it, each new one ends another one: of the namespace with the most
-	// connections the Service with the most, of that the client with the most, and of its connections the one that was used least recently. Default:
-	// 65,536. It is lower if Files or Memory is.
+	// MaxConnections is how many TCP connections are relayed at a time. Beyond it, each new connection ends another one. The relay takes the
+	// namespace with the most connections, its largest Service and that Service's largest client. It ends the least recently used connection
+	// of this client. Default: 65,536. It is lower if Files or Memory is.
 	MaxConnections int
 	// MaxUDPFlows is how many flows of UDP are relayed at a time, and then it is as with MaxConnections. Default: as MaxConnections.
 	MaxUDPFlows int
@@ -63,8 +63,9 @@ type Options struct {
 	// ResetRemoved ends TCP connections by a reset when their endpoint has left the Service. The records must have lingering endpoints of TCP
 	// ports, or connections are reset to endpoints that terminate and still serve.
 	ResetRemoved bool
-	// Listen has the relay serve these frontends on addresses of the host, and nothing else. It then needs neither a base nor any rights: for sandboxes
-	// and rootless containers. All clients count as being on this node. What the record refuses or drops is reset, or not answered.
+	// Listen has the relay serve these frontends on addresses of the host, and nothing else. It then needs neither a base nor any rights, for
+	// sandboxes and rootless containers. All clients count as being on this node. Connections that the record refuses are reset. Connections
+	// that it drops get no answer.
 	Listen []Listen
 	// Addresses are those that the relay listens on, one of each family at most. They are added to the loopback interface. Default:
 	// [DefaultAddresses].

@@ -26,9 +26,9 @@ func listenersOf(l plan.Listeners) (all []backend.Listener) {
 	return all
 }
 
-// overlay is a table of nf_tables in each family that belongs to this process, and vanishes with it however it ends: what brings connections to the relay. It sets
-// a bit in the mark of packets ([backend.RelayMark]), and the base, whose rules stay, leads those that have it to the relay. So the base alone serves, as soon
-// as nobody listens.
+// overlay is a table of nf_tables in each family that brings connections to the relay. It belongs to this process, and vanishes with the
+// process in any case. It sets a bit in the mark of packets ([backend.RelayMark]). The base, whose rules stay, leads packets with the bit
+// to the relay. So the base alone serves as soon as nobody listens.
 type overlay struct {
 	conn      *nft.Conn
 	name      string
@@ -154,7 +154,8 @@ func overlayChains(f nft.Family, listeners []backend.Listener, leads bool) []nft
 			[]nft.Expr{dstPort(nft.Reg0), nft.Equal(nft.Reg0, binary.BigEndian.AppendUint16(nil, l.At.Port()))}, mark))
 	}
 	for _, p := range protocols {
-		// What the relay itself sends has the mark from its socket. It goes where it is to: a destination that is translated to itself is looked at by nobody else.
+		// Packets of the relay itself have the mark from its socket. The rule translates their destination to itself, so that no other rule
+		// translates it.
 		own.Rules = append(own.Rules, slices.Concat(protocol(p), marked, []nft.Expr{dstAddr, dstPort(portReg), nft.DNAT(f, nft.Reg0, portReg)}))
 		if leads {
 			in.Rules = append(in.Rules, slices.Concat(protocol(p), mark))

@@ -43,7 +43,8 @@ type relay struct {
 	// started is closed once there are records.
 	started chan struct{}
 
-	// polls are the loops that accept connections and move data, begun counts the connections that were given to one, and polling is done when no loop runs.
+	// polls are the loops that accept connections and move data. begun counts the connections that loops were given, and polling is done when
+	// no loop runs.
 	polls   []*loop
 	begun   atomic.Uint32
 	polling sync.WaitGroup

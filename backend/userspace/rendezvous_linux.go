@@ -16,11 +16,12 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
-// Two processes meet without a name, a file or a user that either would have to trust. Each binds a unix socket to a random abstract name of the network
-// namespace, which nobody else can have as long as the socket is open, and shows that name as the comment of an nf_tables table that belongs to it: this takes
-// CAP_NET_ADMIN, and the table ends with the process. So the name in the table belongs to a process which may change every rule of the
-// node anyway. The sockets are of datagrams: nobody can fill the queue of one that is connected to the other. One end of a pair of
-// stream sockets goes over, and everything else through that. See ADR 33.
+// Two processes meet without a name, a file or a user that either would have to trust. Each process binds a unix socket to a random
+// abstract name of the network namespace. No other socket can have the name while this one is open. The process shows the name as the
+// comment of an nf_tables table that it owns. Such a table needs CAP_NET_ADMIN and ends with the process. So the name in the table belongs
+// to a process that may change every rule of the node in any case. These are datagram sockets, because nobody can fill the queue of a
+// datagram socket that is connected to another. One end of a pair of stream sockets passes through them, and everything else passes through
+// the pair. See ADR 33.
 
 var (
 	predecessorTable = nft.Table{Family: nft.IPv4, Name: "switchyard-leaves"}

@@ -282,7 +282,8 @@ func (s *socket) control(fn func(fd int) error) error {
 	return inner
 }
 
-// waitError is why a wait for a socket has ended: its deadline, or else that it was closed, for which package os has an error of its own here.
+// waitError returns why a wait for a socket has ended. If its deadline has not passed, the socket was closed, for which package os has an
+// error of its own here.
 func waitError(err error) error {
 	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
@@ -303,8 +304,8 @@ const (
 	mostShared = 256 << 20
 )
 
-// sharedBuffers is what connections share as long as each may have more than leastBuffer: a small part of the process's memory, because connections from before
-// keep what they have.
+// sharedBuffers is the memory that connections share as long as each may have more than leastBuffer. It is a small part of the process's
+// memory, because older connections keep their buffers.
 func (o *Options) sharedBuffers() int {
 	if o.Memory <= 0 {
 		return mostShared
@@ -334,8 +335,8 @@ func bound(fd, bytes int) {
 	}
 }
 
-// prepare sets what all TCP sockets of the relay have: nothing is held back to be sent with more, and an end that is gone is noticed. Sockets that are
-// accepted have it of their listener.
+// prepare sets the options of all TCP sockets of the relay. Data is sent without delay, and a dead peer is noticed. Accepted sockets
+// inherit the options from their listener.
 func prepare(fd int) error {
 	return errors.Join(
 		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),

@@ -32,10 +32,10 @@ type Ejection struct {
 	Time time.Duration
 }
 
-// Loads is how the endpoints of one Service port are doing. Only those are in it that have connections, or have failed. The zero value is empty.
+// Loads has the load of the endpoints of one Service port. It only has endpoints with connections or failures. The zero value is empty.
 //
-// Every method costs the logarithm of the number of endpoints at most. A route is known by its slice of endpoints, which must not change: each
-// route has a view, which has its endpoints in order of their load. Only endpoints with a load take memory in a view.
+// Every method costs the logarithm of the number of endpoints at most. A route is known by its slice of endpoints, which must not change.
+// Each route has a view with its endpoints in order of their load. Only endpoints with a load take memory in a view.
 type Loads struct {
 	byEndpoint map[netip.AddrPort]*load
 	// all are the loads of byEndpoint, in no order.
@@ -162,8 +162,8 @@ func (l *Loads) rest() {
 	}
 }
 
-// atOnce bounds how much of the work of earlier changes a choice does: for endpoints whose time is over, and for the endpoints of a
-// route that has changed.
+// atOnce bounds how much of the work of earlier changes a choice does. The work is to readmit endpoints, and to add endpoints of a changed
+// route to its view.
 const atOnce = 512
 
 // readmit has endpoints get connections again whose time is over.

@@ -8,8 +8,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// view is the endpoints of a route, in order of their load: first those that are idle, from the position idle on those with connections, and from in on
-// those that are ejected.
+// view has the endpoints of a route in order of their load. Idle endpoints come first. Endpoints with connections begin at the position
+// idle, and ejected endpoints at the position in.
 type view struct {
 	endpoints  []state.Endpoint
 	generation uint32 // 0 for no view
@@ -21,7 +21,7 @@ type view struct {
 	unknown int
 }
 
-// reset makes it no view. If nothing is in it, what it has allocated is for the next one.
+// reset empties the view. If it has no content, its allocated memory stays for the next one.
 func (v *view) reset() {
 	if len(v.order.indexAt) > 0 || len(v.busy) > 0 || len(v.out) > 0 {
 		*v = view{}

@@ -73,7 +73,7 @@ func (r *Relay) receive(s *socket) {
 			if f == nil {
 				break
 			}
-			// What there is no room for is lost, as on any way.
+			// A datagram without room is lost, as on any network.
 			if _, err := f.endpoint.Write(b[:n]); !errors.Is(err, net.ErrClosed) {
 				break
 			}

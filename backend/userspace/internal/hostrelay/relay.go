@@ -1,5 +1,5 @@
-// Package hostrelay relays connections that come to addresses of this machine, by what all systems have: it listens at each frontend, chooses an
-// endpoint by the record, and copies both ways.
+// Package hostrelay relays connections to addresses of this machine, with functions that all systems have. It listens at each frontend,
+// chooses an endpoint by the record, and copies both ways.
 package hostrelay
 
 import (
@@ -131,7 +131,7 @@ func (r *Relay) begin() error {
 	return nil
 }
 
-// Disturbed implements [backend.Backend]. What has changed is found by Verify.
+// Disturbed implements [backend.Backend]. Verify finds changes.
 func (*Relay) Disturbed() <-chan struct{} { return nil }
 
 // Reconfigure replaces the options from the next full update on, except for Logger, Listen, HostAddrs and Interface.
@@ -241,8 +241,8 @@ func (r *Relay) noteReturning(name state.ServiceName, endpoint netip.AddrPort) {
 	}
 }
 
-// Problems names the services that have ports which cannot be relayed, or endpoints that would be relayed without end, and those whose connections had to
-// make room for others. It may be called at any time.
+// Problems names the services with ports that cannot be relayed or endpoints that would be relayed in a loop. It also names services whose
+// connections ended to make room for other connections. It may be called at any time.
 func (r *Relay) Problems() (errs []error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package ledger keeps the books of a relay: how the endpoints of each Service port are doing, and whose connections there are, so that nobody takes
-// another client's room.
+// Package ledger tracks the load of each Service port's endpoints and the owner of each relayed connection, so that no client takes another
+// client's room.
 package ledger
 
 import (

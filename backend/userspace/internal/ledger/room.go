@@ -10,13 +10,13 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Room is the places of what is carried, each with whose it is. When there are too many, one of those has to go who have the most: the namespace with the
-// most connections, of it the Service with the most, of that the client with the most, and of its connections the one that was used least recently. So
-// nobody takes another owner's places, with one client or with many, at a Service of their own or at another's. As long as there is
-// room, anybody may have any number.
+// Room has a place for each connection, with its owner. When there are too many connections, one of the largest owner has to end. This is
+// the namespace with the most connections, in it the Service with the most, and of the Service the client with the most. The least recently
+// used connection of that client ends. So no owner can take another owner's places, with one client or with many, at any Service. As long
+// as there is room, an owner may have any number.
 //
-// Every method costs the logarithm of the number of namespaces, Services and clients. Its methods may be called concurrently. The zero value is not valid:
-// see NewRoom.
+// Every method costs the logarithm of the number of namespaces, Services and clients. The methods may be called concurrently. The zero
+// value is not valid: see NewRoom.
 type Room[T Item] struct {
 	mu  sync.Mutex // guards all below, and the places
 	all *holder[T]
@@ -38,7 +38,8 @@ type Owner struct {
 	Client  netip.Prefix
 }
 
-// ClientOf returns which client an address is of: an IPv4 address, or the first 64 bits of an IPv6 address, because a host can take any address of its /64.
+// ClientOf returns the client of an address. It is an IPv4 address, or the first 64 bits of an IPv6 address, because a host can take any
+// address of its /64.
 func ClientOf(addr netip.Addr) netip.Prefix {
 	addr = addr.Unmap().WithZone("")
 	bits := addr.BitLen()

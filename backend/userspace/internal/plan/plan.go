@@ -1,4 +1,4 @@
-// Package plan decides what of a record the base of the userspace dataplane gets, and finds the record of a connection that arrives at the
+// Package plan works out the records for the base of the userspace dataplane, and finds the record of a connection that arrives at the
 // relay. It is pure.
 package plan
 
@@ -24,7 +24,7 @@ const (
 	Outside
 )
 
-// Listeners are the addresses of the relay, by kind and class. What is of no kind in it is left to the base.
+// Listeners are the addresses of the relay, by kind and class. Connections of other kinds are left to the base.
 type Listeners map[Kind][2]netip.AddrPort
 
 // of returns the listeners of a port.
@@ -33,8 +33,9 @@ func (l Listeners) of(p *state.Port) (at [2]netip.AddrPort, relayed bool) {
 	return at, relayed
 }
 
-// Base returns what the base is to hold of s: the record itself, with the relay among the lingering endpoints, so that what has come to the relay goes on. Which
-// new connections the base leads to the relay is not the record's business. Flows of UDP go on as long as the relay has endpoints for clients of their class.
+// Base returns the base's record of s. It is s with the relay among the lingering endpoints, so that relayed connections go on. The record
+// does not say which new connections the base leads to the relay. Flows of UDP go on as long as the relay has endpoints for clients of
+// their class.
 func (l Listeners) Base(s *state.Service) *state.Service {
 	return l.change(s, func(p *state.Port, at [2]netip.AddrPort) {
 		lingering := slices.Clone(p.Lingering)
@@ -73,8 +74,8 @@ func (l Listeners) change(s *state.Service, do func(*state.Port, [2]netip.AddrPo
 	return &c
 }
 
-// serving returns all endpoints that may carry connections to p, in parts that are in order: a connection stays right as long as its endpoint serves the port,
-// whatever route it came by.
+// serving returns all endpoints that may carry connections to p, in sorted parts. A connection stays valid as long as its endpoint serves
+// the port by any route.
 func serving(p *state.Port) [Routes + 1][]state.Endpoint {
 	return [...][]state.Endpoint{
 		p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints, p.External.Inside.Endpoints, p.External.Outside.Endpoints, p.Lingering,

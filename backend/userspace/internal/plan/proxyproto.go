@@ -2,7 +2,8 @@ package plan
 
 import "net/netip"
 
-// ProxyHeader returns a header of the PROXY protocol, version 2, that names a TCP client and the address that it has connected to, of the same family.
+// ProxyHeader returns a header of the PROXY protocol, version 2. It names a TCP client and the address that the client has connected to, of
+// the same family.
 func ProxyHeader(client, dst netip.AddrPort) []byte {
 	b := []byte("\r\n\r\n\x00\r\nQUIT\n\x21") // version 2, a connection of somebody else
 	if client.Addr().Is4() {

@@ -157,9 +157,10 @@ func (t *Table) withdraw(e *service) {
 	}
 }
 
-// LeadsBack reports whether an endpoint of a service is a frontend of the same service, or the cluster IP of any: a connection to it
-// would be relayed again. Anybody may name any other frontend's address in a Service of their own, and another owner's endpoint may
-// have that address. isLocal reports whether an address is one of this machine's, all of which may serve NodePorts.
+// LeadsBack reports whether an endpoint of a service is a frontend of the same service, or any cluster IP. The relay would receive a
+// connection to such an endpoint again. Frontends of other services that are no cluster IPs do not count. Anybody may claim such an address
+// in a Service of their own, and it may be another owner's endpoint. isLocal reports whether an address belongs to this machine, because
+// any such address may serve NodePorts.
 func (t *Table) LeadsBack(name state.ServiceName, k Kind, endpoint netip.AddrPort, isLocal func(netip.Addr) bool) bool {
 	p, frontend, key := t.Lookup(k, endpoint)
 	switch {
