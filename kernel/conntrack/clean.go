@@ -22,21 +22,19 @@ const maxWalks = 8
 // where no commit can come in between.
 type Judge func(fn func() error) error
 
-// Clean deletes the flows to pending frontends that the noted changes made wrong, because none of their endpoints
-// answers them. It forgets the frontends whose flows it has cleaned if nothing has been noted about them since.
-// Frontends whose cleaning fails stay pending for the next call. It returns how many flows were deleted, also with an
-// error.
+// Clean deletes the flows to pending frontends that the noted changes made wrong, because none of their endpoints answers them. It forgets
+// a cleaned frontend if nothing has been noted about it since. Frontends whose cleaning fails stay pending for the next call. Clean returns
+// how many flows were deleted, also with an error.
 //
-// The decision which flows to delete is made within judge, because the dataplane must show the noted state. While it
-// shows an older state, a deleted flow comes back unchanged, and a flow that begins right after a newer commit would
-// be judged by the older state. fn deletes only a few flows at a time, so that a commit need not wait for long. Only
-// deletion by a filter continues outside of it: see Removing.
+// Clean decides within judge which flows to delete, because the dataplane must show the noted state. While the dataplane shows an older
+// state, a deleted flow comes back unchanged. A flow that begins right after a newer commit would be judged by the older state. fn deletes
+// only a few flows at a time, so that a commit need not wait for long. Only deletion by a filter continues outside of judge: see Removing.
 func (c *Cleaner) Clean(ctx context.Context, judge Judge) (deleted int, err error) {
 	return c.cleanGroups(ctx, judge, c.groups(), inOrder[:])
 }
 
-// CleanPart cleans either UDP frontends or the others, in turn if there are both, so that a change of one kind does
-// not wait for a look at all. more reports whether to call it again: something is pending that has not failed.
+// CleanPart cleans either UDP frontends or the others, in turn if there are both. So a change of one kind does not wait for a full look.
+// more reports whether to call it again because something is pending that has not failed.
 func (c *Cleaner) CleanPart(ctx context.Context, judge Judge) (deleted int, more bool, err error) {
 	groups := c.groups()
 	part, next := inOrder[:2], inOrder[2:]
@@ -183,11 +181,10 @@ func (c *Cleaner) divide(g group, frontends []state.FrontendKey) (listed, remove
 	return listed, removed
 }
 
-// list makes one listing for all frontends of a group, however many those are, and deletes the flows that are wrong.
-// The kernel walks its whole table for every listing, and one CPU handles no packets during the walk: with 262,144
-// buckets for 7 to 13 ms, and longer if there are many flows that are not asked for (Linux 6.18). A listing for each
-// of a few frontends has less to copy. But several pauses in a row add up for a new connection that has packets in
-// more than one.
+// list makes one listing for all frontends of a group, and deletes the flows that are wrong. The kernel walks its whole table for every
+// listing, and one CPU handles no packets during the walk. The walk takes 7 to 13 ms with 262,144 buckets, and longer with many flows that
+// are not asked for (Linux 6.18). A separate listing for each of a few frontends has less to copy. But a new connection with packets in
+// several such pauses is delayed by their sum.
 func (c *Cleaner) list(ctx context.Context, judge Judge, g group, frontends []state.FrontendKey) (deleted int, err error) {
 	filter := g.all()
 	if len(frontends) == 1 {

@@ -34,10 +34,10 @@ type CleanerOptions struct {
 	// Elsewhere reports whether another dataplane serves a frontend that no noted service has: its flows are left to
 	// that dataplane. It is called by the goroutine that calls Clean. Default: none is.
 	Elsewhere func(state.FrontendKey) bool
-	// Scheduled reports whether IPVS has a virtual server for a frontend, even one that takes no new flows. Flows
-	// that IPVS has scheduled are left to it. The kernel ends them when their real server is deleted. It does so by
-	// the client and the frontend alone: if they had been deleted before, it would be the end of flows that have
-	// begun in their place. It is called as Elsewhere is. Default: it has none.
+	// Scheduled reports whether IPVS has a virtual server for a frontend, even one that takes no new flows. Flows that IPVS has scheduled are
+	// left to IPVS. The kernel ends them when their real server is deleted. It finds them by the client and the frontend alone. So if the
+	// Cleaner had deleted them before, the kernel would end the flows that replaced them. Scheduled is called as Elsewhere is. Default: IPVS
+	// has no virtual server.
 	Scheduled func(state.FrontendKey) bool
 }
 
@@ -127,11 +127,10 @@ func NewCleaner(t Table, o CleanerOptions) *Cleaner {
 // SetNodePortAddrs specifies which addresses serve NodePorts. They are sorted; the Cleaner keeps them and does not change them.
 func (c *Cleaner) SetNodePortAddrs(addrs []netip.Addr) { c.nodePorts = addrs }
 
-// Note records the effect of a change from old to new on UDP flows, the only flows that a change of services makes
-// stale. nil stands for a service that does not exist. old is the state that the dataplane showed before. It costs
-// O(service). The services of one update may be noted in any order, also if a frontend moves from one to another.
-// They are best noted once the update is committed. Changes noted before a commit that failed must be noted again
-// with the state that is committed in the end; until then the Cleaner assumes that the new state is programmed.
+// Note records the effect of a change from old to new on UDP flows, the only flows that a change of services makes stale. nil stands for a
+// service that does not exist. old is the state that the dataplane showed before. Note costs O(service). The services of one update may be
+// noted in any order, also if a frontend moves from one to another. Note them after the update is committed. Changes noted before a failed
+// commit must be noted again with the state that is finally committed. Until then the Cleaner assumes that the new state is programmed.
 func (c *Cleaner) Note(old, new *state.Service) {
 	c.noted++
 	before, after := frontends(old), frontends(new)

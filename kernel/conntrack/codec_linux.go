@@ -61,8 +61,8 @@ const (
 	sctpCookieWait = 2
 )
 
-// Bits of ctaFilterOrigFlags and ctaFilterReplyFlags: the fields of ctaTupleOrig and ctaTupleReply that a flow must equal
-// (CTA_FILTER_F_* in the kernel's nf_internals.h, which has no user space header). The kernel refuses a port without the protocol.
+// Bits of ctaFilterOrigFlags and ctaFilterReplyFlags: the fields of ctaTupleOrig and ctaTupleReply that a flow must equal. The kernel names
+// them CTA_FILTER_F_* in nf_internals.h, and has no user space header for them. It refuses a port without the protocol.
 const (
 	filterIPSrc        = 1 << 0
 	filterIPDst        = 1 << 1
@@ -77,8 +77,8 @@ const (
 	attrType   = 1<<14 - 1
 )
 
-// encodeDump returns the payload that asks for the flows of f. With useFilter, the kernel is asked to leave out what f does
-// not admit, as far as it can express that; what comes must be filtered nonetheless.
+// encodeDump returns the payload that asks for the flows of f. With useFilter, the kernel leaves out flows that f does not admit, as far as
+// it can express that. The caller must filter the answer in any case.
 func encodeDump(f Filter, useFilter bool) []byte {
 	b := appendGenmsg(nil, f.Family)
 	// The kernel reads a tuple only with a family.
@@ -86,8 +86,8 @@ func encodeDump(f Filter, useFilter bool) []byte {
 		return b
 	}
 	var flags uint32
-	// Not with IPv6: there the kernel's comparison of addresses is the wrong way round (ctnetlink_filter_match_tuple, seen in
-	// Linux 6.18), so it would leave out exactly the flows that are asked for.
+	// IPv6 addresses are no part of the filter. The kernel inverts their comparison (ctnetlink_filter_match_tuple, seen in Linux 6.18), so it
+	// would leave out the flows that are asked for.
 	if f.Family == state.IPv4 && f.Dst.Is4() {
 		flags |= filterIPDst
 	}
@@ -123,10 +123,9 @@ func encodeDump(f Filter, useFilter bool) []byte {
 	})
 }
 
-// encodeDeleteAll returns the payload that deletes what f admits. Linux knows it from 6.12 on. Older kernels see a
-// message that names one flow by an incomplete tuple, and refuse it. An unknown attribute must not make them flush
-// the table. So f must name a frontend; what else it names must be what the kernel compares: not an address of IPv6
-// (see encodeDump), nor ports of SCTP.
+// encodeDeleteAll returns the payload that deletes the flows that f admits. Linux supports it from 6.12 on. Older kernels see a message
+// that names one flow by an incomplete tuple, and refuse it. An unknown attribute must not make them flush the table. So f must name a
+// frontend, and otherwise only fields that the kernel compares. It must not name an IPv6 address (see encodeDump) or SCTP ports.
 func encodeDeleteAll(f Filter) ([]byte, error) {
 	switch {
 	case f.Family != state.IPv4 || f.Protocol != state.UDP:

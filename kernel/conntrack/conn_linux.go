@@ -75,14 +75,13 @@ func (g *guarded) do(fn func(*socket) error) (err error) {
 	return err
 }
 
-// Flows lists the flows that f admits: it calls each with some of them at a time, which are valid only during the
-// call. The memory that it takes does not depend on how many there are. Flows that begin or end during the listing
-// may or may not be among them, and a flow may come twice. An error of each ends the listing, and is returned. each
-// must not call Flows.
+// Flows lists the flows that f admits. It calls each with some of them at a time, which are valid only during the call. The memory that it
+// takes does not depend on their number. Flows that begin or end during the listing may be missing, and a flow may come twice. An error of
+// each ends the listing, and is returned. each must not call Flows.
 //
-// The kernel walks its whole table, and copies out little more than those flows if it knows CTA_FILTER (from Linux 5.8 on;
-// CTA_STATUS_MASK, for Unconnected, is younger). A kernel that ignores or rejects the filter copies out all. So does one whose
-// table has more than 32,768 entries: while it walks with a filter that admits little, its CPU handles no packets.
+// The kernel walks its whole table. With CTA_FILTER (from Linux 5.8 on; CTA_STATUS_MASK, for Unconnected, is younger), it copies out little
+// more than those flows. A kernel that ignores or rejects the filter copies out all flows. Flows uses no filter if the table has more than
+// 32,768 entries. While the kernel walks with a filter that admits little, its CPU handles no packets.
 func (c *Conn) Flows(f Filter, each func([]Flow) error) error {
 	crowded, err := c.tooCrowded()
 	if err == nil {
@@ -100,11 +99,10 @@ func (c *Conn) Flows(f Filter, each func([]Flow) error) error {
 // crowd is how many entries are walked through with a filter.
 const crowd = 32768
 
-// tooCrowded reports whether a listing should rather copy out all flows. While the kernel walks, its CPU does nothing
-// else and handles no packets until it has filled a buffer. With a filter that admits little, the walk lasts to the
-// end of the table: 12 ms in an empty table of 262,144 buckets, 20 ms with 32,768 entries, and 80 ms with 262,144.
-// Other programs lose packets in that time. Without a filter it copies for a second, but yields to other work many
-// times.
+// tooCrowded reports whether a listing should rather copy out all flows. While the kernel walks, its CPU does nothing else and handles no
+// packets until it has filled a buffer. With a filter that admits little, the walk lasts to the end of the table. It takes 12 ms in an
+// empty table of 262,144 buckets, 20 ms with 32,768 entries, and 80 ms with 262,144. Other programs lose packets in that time. Without a
+// filter, the kernel copies for a second, but yields to other work many times.
 func (c *Conn) tooCrowded() (bool, error) {
 	n := 0
 	err := c.changes.do(func(s *socket) (err error) {

@@ -1,48 +1,44 @@
-// Package conntrack lists entries of the kernel's connection tracking table, finds entries that are stale after
-// Services have changed, and deletes them, on request or in the background.
+// Package conntrack lists entries of the kernel's connection tracking table. After Services have changed, it finds stale entries and
+// deletes them, on request or in the background.
 //
-// [Open] connects to the table of a network namespace, over ctnetlink: [Conn.Flows] lists, [Conn.Find] looks one up,
-// [Conn.Delete] and [Conn.DeleteAll] delete. They need CAP_NET_ADMIN. The kernel keeps the translation of a
-// connection in its entry. Once the entry is deleted, the dataplane's rules see the next packet of a UDP flow as the
-// first of a new flow. A [Cleaner] decides for a dataplane which entries have to go, and a [Cutter] deletes them in
-// the background.
+// [Open] connects to the table of a network namespace over ctnetlink. [Conn.Flows] lists flows, [Conn.Find] looks one up, and [Conn.Delete]
+// and [Conn.DeleteAll] delete. They need CAP_NET_ADMIN. The kernel keeps the translation of a connection in its entry. Once the entry is
+// deleted, the dataplane's rules see the next packet of a UDP flow as the first of a new flow. A [Cleaner] decides for a dataplane which
+// entries have to go, and a [Cutter] deletes them in the background.
 //
-// The table may hold hundreds of thousands of flows, and anyone who can send packets can fill it. So a listing is
-// never held in memory. The cost is documented with each method, and docs/adr/0016-delete-flows-by-filter.md has the
-// figures. The package exists on all platforms; outside Linux [Open] returns an error that wraps
-// errors.ErrUnsupported.
+// The table may hold hundreds of thousands of flows, and anyone who can send packets can fill it. So a listing is never held in memory.
+// Each method documents its cost, and docs/adr/0016-delete-flows-by-filter.md has the figures. The package exists on all platforms. Outside
+// Linux, [Open] returns an error that wraps errors.ErrUnsupported.
 //
 // # Stale flows
 //
-// The kernel keeps sending a UDP flow to the endpoint that its first packet was sent to, for as long as its client
-// goes on sending. So when an endpoint stops serving, or a frontend gets its first endpoint, entries of flows that
-// another host answers must be deleted. The next packet of each then counts as the first of a new flow. Flows to
-// endpoints that still serve are left alone.
+// The kernel keeps sending a UDP flow to the endpoint of its first packet, for as long as its client goes on sending. So when an endpoint
+// stops serving, or a frontend gets its first endpoint, entries of flows that another host answers must be deleted. The next packet of each
+// then counts as the first of a new flow. Flows to endpoints that still serve are left alone.
 //
-// TCP and SCTP connections end with their endpoint, so nothing needs to be deleted. But a client that connects while
-// the dataplane is missing leaves an entry without translation. For two minutes, all its packets from the same port
-// are lost, also after a repair. Such an entry is deleted if there was no answer yet, or the client was turned away.
-// A connection that an endpoint has answered is left alone: it may be older than the service.
+// TCP and SCTP connections end with their endpoint, so nothing needs to be deleted. But a client that connects while the dataplane is
+// missing leaves an entry without translation. For two minutes, all its packets from the same port are lost, also after a repair. Such an
+// entry is deleted if it has no answer yet, or if the client was turned away. A connection that an endpoint has answered is left alone,
+// because it may be older than the service.
 //
 // # How a dataplane uses it
 //
-// [Cleaner.Note] and its siblings record changes, and [Cleaner.Clean] looks at the kernel's table. Failed deletions
-// stay pending, so a dataplane calls Clean again after a pause if it returns an error.
+// [Cleaner.Note] and its siblings record changes, and [Cleaner.Clean] looks at the kernel's table. Failed deletions stay pending, so a
+// dataplane calls Clean again after a pause if Clean returns an error.
 //
-//   - after each commit, Note for each service with what the dataplane showed before and what it shows now;
-//   - after the first commit of a process, NoteAll: what changed before it is not known;
+//   - after each commit, Note for each service, with its state in the dataplane before and after;
+//   - after the first commit of a process, NoteAll, because earlier changes are not known;
 //   - after rules were missing, because somebody flushed them, NoteGap;
 //   - after each change of the addresses that serve node ports, SetNodePortAddrs.
 //
-// A dataplane that can afford to wait calls Clean in its Apply, as the example does. A look takes from 10 ms in an empty table to a
-// second in a full one. One that must not wait has a [Cutter], which calls Clean in a goroutine of its own. It pauses for 250 ms at least between
-// two looks, and leaves three quarters of its processor to others in the long run.
+// A dataplane that can afford to wait calls Clean in its Apply, as the example does. A look takes from 10 ms in an empty table to a second
+// in a full one. A dataplane that must not wait has a [Cutter], which calls Clean in a separate goroutine. The Cutter pauses for at least
+// 250 ms between two looks, and in the long run leaves three quarters of its processor to other work.
 //
 // # What it costs
 //
-// Anyone can fill the kernel's table with flows, by spoofed packets too. So no more than a few flows are ever held in
-// memory or judged at once, and commits never wait for more than that. Where the kernel can, it deletes wrong flows
-// by a filter: docs/adr/0016-delete-flows-by-filter.md.
+// Anyone can fill the kernel's table with flows, even by spoofed packets. So the package never holds or judges more than a few flows at
+// once, and commits never wait for more. Where the kernel can, it deletes wrong flows by a filter: docs/adr/0016-delete-flows-by-filter.md.
 package conntrack
 
 import (
@@ -77,7 +73,7 @@ type Flow struct {
 	// Unconnected reports for TCP and SCTP whether the client has had no answer yet, or was turned away before there was a connection.
 	// It is false for everything else, also for a connection that has been answered but not confirmed.
 	Unconnected bool
-	// Scheduled reports whether the flow is translated, but not by a rule: IPVS has chosen who answers, and translates it by a table of its own.
+	// Scheduled reports whether IPVS has chosen who answers, and translates the flow by a table of its own instead of a rule.
 	Scheduled bool
 }
 

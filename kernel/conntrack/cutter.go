@@ -27,8 +27,8 @@ type Cutter struct {
 	processorTime func() time.Duration
 	done          sync.WaitGroup
 
-	// committing has room for one value, which is in it from before a commit until its notes are in the queue, and while flows are
-	// judged. Unlike a mutex, it serves those who wait in turn.
+	// committing has room for one value. It holds the value from before a commit until the notes of the commit are in the queue, and while
+	// flows are judged. Unlike a mutex, it serves waiting goroutines in turn.
 	committing chan struct{}
 	// reserve is for how much processor time commits may wait for removals beyond removalWait, as of filled. Only Begin uses both.
 	reserve time.Duration
@@ -57,16 +57,16 @@ const closeTimeout = time.Second
 // cutAgain is how long a failure is left alone, unless another commit comes first.
 const cutAgain = time.Second
 
-// lookPause is the least time between the end of one look at the kernel's flows and the next: during a look, one CPU
-// handles no packets. The next look covers all commits since the last one, so stale flows last little longer than
-// this.
+// lookPause is the least time between the end of one look at the kernel's flows and the next. During a look, one CPU handles no packets.
+// The next look covers all commits since the last one, so stale flows last little longer than this.
 const lookPause = 250 * time.Millisecond
 
-// lookShare is how many times as long as the processor time of looks others have a CPU. A look takes a second of one
-// CPU if somebody has filled the kernel's table with flows. Looks never take more than a quarter of a CPU. The time
-// that a look waits for a CPU does not count: on a busy node, stale flows would last longer for nothing.
+// lookShare is the ratio of the time without looks to their processor time, so that looks take at most a quarter of a CPU. A look takes a
+// second of one CPU if somebody has filled the kernel's table with flows. The time that a look waits for a CPU does not count. Otherwise
+// stale flows would needlessly last longer on a busy node.
 //
-// A look may be repaid after the next one: a change often comes soon after another, or after the start, whose look is a long one.
+// The pause for a look may come after the next look. A change often comes soon after another one, or soon after the start with its long
+// look.
 const lookShare = 3
 
 // removalWait is the processor time of a removal for which a commit waits if it adds endpoints to the frontend whose
@@ -91,11 +91,10 @@ const removalPatience = time.Second
 type CutterOptions struct {
 	// Logger gets what was deleted and failures. Required.
 	Logger *slog.Logger
-	// OnCut is called after each round in which flows of a family were looked for, with how long it took and about how many were
-	// deleted. It may be nil.
+	// OnCut is called after each search for stale flows of a family, with its duration and about how many flows were deleted. It may be nil.
 	OnCut func(f state.Family, took time.Duration, deleted int)
-	// Elsewhere reports whether another dataplane serves a frontend that no noted service has, and Scheduled whether
-	// IPVS has a virtual server for it, as in [CleanerOptions]. They may be nil.
+	// Elsewhere reports whether another dataplane serves a frontend that no noted service has. Scheduled reports whether IPVS has a virtual
+	// server for the frontend. Both are as in [CleanerOptions], and may be nil.
 	Elsewhere, Scheduled func(state.FrontendKey) bool
 }
 
@@ -174,8 +173,8 @@ func (c *Cutter) Suspend() {
 	c.Failed() // so that, as after a failure, it is not certain what the kernel shows
 }
 
-// IsDoubtful reports whether the Cutter may have missed changes: the last commit failed but may have been carried
-// out, without its effect on flows being recorded, or the Cutter was suspended since.
+// IsDoubtful reports whether the Cutter may have missed changes. It may have if it was suspended since, or if the last commit failed. A
+// failed commit may have been carried out without a record of its effect on flows.
 func (c *Cutter) IsDoubtful() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -99,10 +99,10 @@ type removal struct {
 	done chan struct{}
 }
 
-// Removing returns a channel that is closed at the end of a deletion by a filter of flows to a UDP frontend of s, nil
-// if there is none. A commit that gives the frontend an endpoint again should wait for it: until then, a flow to that
-// endpoint that begins after the commit may be deleted. The next deletion goes by the newer notes. Removing may be
-// called by any goroutine; within it, nothing may be judged.
+// Removing returns a channel that is closed at the end of a deletion by a filter of flows to a UDP frontend of s. It returns nil without
+// such a deletion. A commit that gives the frontend an endpoint again should wait for the channel. Until then, the deletion may hit flows
+// to that endpoint that begin after the commit. The next deletion goes by the newer notes. Any goroutine may call Removing, but not within
+// a judge.
 func (c *Cleaner) Removing(s *state.Service) <-chan struct{} {
 	r := c.removal.Load()
 	if r == nil {

@@ -145,8 +145,8 @@ func (c *Conn) Create(s Set) error {
 const (
 	// leastHashSize is how many buckets the table of a new set has at least: many sets have few elements.
 	leastHashSize = 64
-	// perBucket is how many elements there are to a bucket. The kernel rounds the number of buckets up to a power of two, and enlarges the table when
-	// one of them has 12: AHASH_MAX_SIZE in net/netfilter/ipset/ip_set_hash_gen.h.
+	// perBucket is the number of elements for each bucket. The kernel rounds the number of buckets up to a power of two. It enlarges the table
+	// when a bucket has 12 elements: AHASH_MAX_SIZE in net/netfilter/ipset/ip_set_hash_gen.h.
 	perBucket = 2
 )
 

@@ -48,8 +48,8 @@ type Set struct {
 	Family state.Family
 	// MaxElements is how many elements the set takes.
 	MaxElements uint32
-	// Size is how many elements the set is made for, 0 for few. It takes more, but then the kernel moves all elements
-	// to a larger table, again and again, and waits each time until nobody reads the smaller one.
+	// Size is the expected number of elements, 0 for few. If there are more, the kernel repeatedly moves all elements to a larger table. Each
+	// time it waits until nobody reads the smaller table.
 	Size uint32
 	// Timeout is after how many seconds an element leaves the set that was added without a timeout of its own. 0: elements have none.
 	Timeout uint32
@@ -57,8 +57,8 @@ type Set struct {
 	Counters bool
 }
 
-// Fits reports whether a set in the kernel can be used for another one: how many elements it is made for and takes, and how long those stay that
-// say nothing of it, does not count.
+// Fits reports whether a set in the kernel can be used for another one. It ignores the sizes of the sets, and the timeouts of elements without
+// a timeout of their own.
 func (s Set) Fits(o Set) bool {
 	return s.Type == o.Type && s.Family == o.Family && (s.Timeout > 0) == (o.Timeout > 0) && s.Counters == o.Counters
 }

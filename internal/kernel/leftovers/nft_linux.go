@@ -41,8 +41,8 @@ func sweepNFT(ctx context.Context, do action) (items []Item, err error) {
 	return items, errors.Join(errs...)
 }
 
-// noSuchFeature reports whether an error means that this kernel has no such subsystem: no netfilter sockets, or no such part of
-// them, which is what EINVAL stands for in the answer to a request without arguments.
+// noSuchFeature reports whether an error means that this kernel lacks the subsystem: it has no netfilter sockets, or not this part of them.
+// In the answer to a request without arguments, EINVAL means the latter.
 func noSuchFeature(err error) bool {
 	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) ||
 		errors.Is(err, unix.EINVAL)

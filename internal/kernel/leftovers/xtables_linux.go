@@ -130,8 +130,8 @@ func (s legacySocket) edit(ctx context.Context, name string, do action) (edit, e
 	return e, nil
 }
 
-// lock takes the lock of the iptables-legacy programs. In a container that does not have the host's /run it protects from
-// nothing, and where the file cannot be made it is left out, as iptables does: the kernel's own check has to do.
+// lock takes the lock of the iptables-legacy programs. It protects from nothing in a container without the host's /run. If the file cannot
+// be made, there is no lock, as in iptables, and the kernel's own check remains.
 func lock(ctx context.Context) (unlock func(), err error) {
 	f, err := os.OpenFile(lockFile, os.O_RDONLY|os.O_CREATE, 0o600)
 	if err != nil {

@@ -214,8 +214,8 @@ func (b *Batch) AddRule(t Table, chain string, exprs []Expr) {
 	b.count++
 }
 
-// Type is the type of one value of a set's key or data, as the nft tool numbers them (enum datatypes in nftables'
-// include/datatype.h), so that the tool can show them.
+// Type is the type of one value of a set's key or data. Its number is from enum datatypes in nftables' include/datatype.h, so that the nft
+// tool can show the values.
 type Type uint32
 
 // The types in use.

@@ -68,8 +68,8 @@ func (c *Conn) nextSeq() uint32 {
 	return c.seq
 }
 
-// dropSilent is a socket filter, by which the kernel drops such answers before they are queued: elements with the sequence number of a
-// request that is silent. It loads numbers in network byte order.
+// dropSilent is a socket filter. With it, the kernel drops the answers to a silent request before they are queued: elements with the
+// request's sequence number. It loads numbers in network byte order.
 var dropSilent = func() [6]unix.SockFilter {
 	const typeAt, seqAt = 4, 8 // in struct nlmsghdr
 	answer := binary.BigEndian.Uint16(native.AppendUint16(nil, subsystem|nftMsgNewSetElem))
@@ -153,8 +153,8 @@ func (c *Conn) commit(msg []byte, ack uint32) error {
 	return failed
 }
 
-// send sends one datagram. The kernel carries it out before it returns, so that all answers to earlier ones are either read
-// or left over from a failure, and are thrown away.
+// send sends one datagram. The kernel carries it out before send returns. So all answers to earlier datagrams have been read, or are left
+// over from a failure and are discarded.
 func (c *Conn) send(msg []byte) error {
 	for c.stale {
 		_, _, err := unix.Recvfrom(c.fd, c.buf, unix.MSG_DONTWAIT)
@@ -409,15 +409,14 @@ func (c *Conn) dump(typ uint16, t Table, attrs []Attr, again func(), fn func(att
 	return fmt.Errorf("reading table %s: %w in each of %d attempts", t.Name, errInterrupted, dumpAttempts)
 }
 
-// Elems returns all elements of a set, in no particular order. A set that does not exist is an error that wraps
-// [os.ErrNotExist].
+// Elems returns all elements of a set, in no particular order. A set that does not exist is an error that wraps [os.ErrNotExist].
 //
-// A dump continues by counting elements in the kernel's hash table. The kernel resizes the table in the background
-// after many elements were added. A dump during a resize has some elements twice and misses as many: 10,000 of
-// 100,000 right after they were added. So a dump with repetitions is incomplete, and is repeated.
+// A dump continues by counting elements in the kernel's hash table. The kernel resizes the table in the background after many elements were
+// added. A dump during a resize has some elements twice and misses as many: 10,000 of 100,000 right after they were added. So a dump with
+// repetitions is incomplete, and is repeated.
 //
-// But a set to which packets add elements can really hold one twice, and then does so for good (seen with Linux 6.18, in 1 of some
-// 20 restarts with two processors full of packets). Elems returns both; what deletes one leaves the other.
+// But a set to which packets add elements can permanently hold an element twice. This was seen with Linux 6.18, in 1 of some 20 restarts
+// with two processors full of packets. Elems returns both. A deletion of one leaves the other.
 func (c *Conn) Elems(t Table, set string) ([]Elem, error) {
 	var elems []Elem
 	read := func() error {
@@ -439,8 +438,8 @@ func (c *Conn) Elems(t Table, set string) ([]Elem, error) {
 	return elems, nil
 }
 
-// Fill returns how full a set is, without a look at its elements: it takes the same time for all sets, and waits for no commit. ok is false if
-// there is no such set, or if the kernel does not count ([ElementCounts]).
+// Fill returns how full a set is, without a look at its elements. It takes the same time for all sets, and waits for no commit. ok is false
+// if the set does not exist, or if the kernel does not count ([ElementCounts]).
 func (c *Conn) Fill(t Table, set string) (f Fill, ok bool, err error) {
 	err = c.request(nftMsgGetSet, 0, t.Family, []Attr{attrString(nftaSetTable, t.Name), attrString(nftaSetName, set)}, func(attrs []byte) error {
 		f, ok = setFill(attrs)

@@ -5,8 +5,8 @@ package nft
 // Reg0 is the first of 16 data registers.
 const Reg0 = nftReg32_00
 
-// attrReg is a register. The first of every four data registers also has a number as a 16-byte register, 1 to 4, and that is
-// how the kernel dumps it (nft_dump_register), so that is how it is sent.
+// attrReg encodes a register. The first of every four data registers also has a number as a 16-byte register, 1 to 4. attrReg uses this
+// number, because the kernel dumps it (nft_dump_register).
 func attrReg(typ uint16, reg uint32) Attr {
 	if reg >= Reg0 && (reg-Reg0)%4 == 0 {
 		reg = (reg-Reg0)/4 + nftReg1

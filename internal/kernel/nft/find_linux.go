@@ -12,12 +12,12 @@ import (
 // maxRoom is how many elements are asked for at once, if the socket's buffer has room for the answers. More would not be faster.
 const maxRoom = 512
 
-// Find looks elements of a set up by their keys, and calls found for each that is there, in order, with its place among the keys
-// and its data, which is only valid during the call. keys holds the keys one after another, each of width bytes. It takes about 2
-// microseconds for each key. A dump takes less for sets of up to some ten thousand elements; above, its time is quadratic. A set
-// that does not exist has no elements.
+// Find looks up elements of a set by their keys, and calls found for each existing one, in order. found gets the index of the key and the
+// data of the element, which is only valid during the call. keys holds the keys one after another, each of width bytes. Find takes about 2
+// microseconds for each key. A dump takes less for sets of up to some ten thousand elements, and quadratic time for larger ones. A set that
+// does not exist has no elements.
 //
-// The kernel answers each element in a message of its own, and stops at the first key that is not there.
+// The kernel answers each element in a separate message, and stops at the first missing key.
 func (c *Conn) Find(t Table, set string, width int, keys []byte, found func(i int, data []byte)) error {
 	return c.FindElems(t, set, width, keys, func(i int, e Elem) { found(i, e.Data) })
 }

@@ -165,8 +165,8 @@ func (s *Skeleton) Packets(chain string) (n uint64) {
 	return n
 }
 
-// Fits reports whether the table has exactly these flags, and holds no sets and chains but those given, and each as it should be,
-// up to the chains' rules. If it does not fit, it has to be replaced.
+// Fits reports whether the table has exactly these flags, sets and chains, each with the right definition. It ignores the rules of chains.
+// A table that does not fit has to be replaced.
 func (s *Skeleton) Fits(t Table, flags TableFlags, sets []Set, chains []Chain) bool {
 	if s.flags != flags {
 		return false

@@ -9,8 +9,8 @@ type TableFlags uint32
 const (
 	// Dormant switches a table's rules off.
 	Dormant TableFlags = nftTableFDormant
-	// Owned tables belong to the socket that made them: nobody else can change or delete them, and a flush of the whole ruleset
-	// passes them by. They vanish with their socket. Linux 5.12 or later.
+	// Owned tables belong to the socket that made them. No other socket can change or delete them, and a flush of the whole ruleset leaves
+	// them. They vanish with their socket. Linux 5.12 or later.
 	Owned TableFlags = nftTableFOwner
 	// Persistent tables stay when their owner's socket is closed. They have no owner then, and anybody may change them, or own them
 	// with AddTableAs. See [PersistentTables].
@@ -28,8 +28,8 @@ type TableInfo struct {
 // MaxComment is how long a comment may be, in bytes. The nft program shows no longer ones.
 const MaxComment = 127
 
-// Comments are user data as libnftnl lays it out: a type, which is the same for tables and elements, a length, and a string that ends with
-// a zero byte.
+// encodeComment returns a comment as user data in the layout of libnftnl: a type, a length, and a string that ends with a zero byte. The
+// type is the same for tables and elements.
 func encodeComment(comment string) []byte {
 	comment = comment[:min(len(comment), MaxComment)]
 	data := append([]byte{nftnlUdataComment, byte(len(comment) + 1)}, comment...)

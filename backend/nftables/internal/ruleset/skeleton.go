@@ -23,8 +23,8 @@ import (
 //
 // Before connections to frontends with affinity pick a slot, they pass service-…recall.
 //
-// A comment that begins with "nft:" shows a rule, or a part of one, as "nft list ruleset" shows it in the table of family ip. A … stands
-// for the parts that differ. testdata/skeleton.nft has all of the rules in order, and tests compare both with the code.
+// A comment that begins with "nft:" shows a rule or a part of one, as in the output of "nft list ruleset". It is from the table of family
+// ip, and … stands for the parts that differ. testdata/skeleton.nft has all of the rules in order, and tests compare both with the code.
 //
 // A commit may happen between the evaluation of two rules. No packet may see half of a commit. So a decision that depends on an earlier
 // one is either made by a single lookup or checked again. That is why some rules below repeat.
