@@ -33,8 +33,9 @@ var loaded = []serviceOf{
 // fadingService is there only while the cluster reports it.
 var fadingService = serviceOf{name: "fading", number: 40}
 
-// markService is changed with each change. It has NodePorts because what serves them may be another part of a proxy than what serves cluster IPs.
-// By its name it is the last of its namespace, as an update may be applied in parts: what shows it has all small changes before it.
+// markService changes with each change of the cluster. It has NodePorts because another part of a proxy may serve them than cluster IPs.
+// Its name makes it the last of its namespace. An update may be applied in parts, and once the mark is visible, all small changes before it
+// are.
 var markService = serviceOf{name: "zz-mark", number: 99, nodePort: 30999}
 
 // markPorts is after how many changes the mark says the same again.
@@ -328,8 +329,9 @@ func (c *cluster) shuffle() {
 	}
 }
 
-// explain says what may have led a connection to the wrong server: the latest changes, and what the node remembers of connections from its address and
-// port. An entry that is older than the connection has led it where an earlier one went, and no rule was asked.
+// explain describes what may have led a connection to the wrong server. These are the latest changes, and the node's tracked connections
+// from the same address and port. If an entry is older than the connection, the connection went where an earlier one went, and no rule was
+// evaluated.
 func (c *cluster) explain(proto state.Protocol, from netip.AddrPort) string {
 	lines, err := c.lab.Node().Tracked(proto, from)
 	if err != nil {

@@ -27,13 +27,13 @@ type kind struct {
 	variant string
 	// relays is set if connections end with the process, unless a next one takes them over, and carries if they may.
 	relays, carries bool
-	// gap is the longest gap of new connections, repair the longest gap where somebody has deleted all rules, and
-	// echo the longest gap of requests on open connections.
+	// gap is the longest gap of new connections. repair is the longest such gap after somebody has deleted all rules. echo is the longest gap
+	// of requests on open connections.
 	gap, repair, echo time.Duration
 	// change is how long a change may take to arrive, at least, and cut how long flows of datagrams may be left uncut.
 	change, cut time.Duration
-	// slack is how long after the mark others may change at least, in scenarios where they may: two programs write the tables of the two families, and
-	// after a failure of the second one, all is read before it is tried again.
+	// slack is the least time after the mark in which other frontends may change, in scenarios that allow it. Two programs write the tables of
+	// the two families. After a failure of the second one, everything is read before the next try.
 	slack time.Duration
 	// rest is how long only one state counts after a change.
 	rest time.Duration
@@ -51,8 +51,8 @@ type kind struct {
 type role string
 
 const (
-	// isNext is another version, isDoomed kills itself while it commits, isFaulty has a kernel that refuses, and isShared one that cannot keep others
-	// from changing tables.
+	// isNext is another version, and isDoomed kills itself while it commits. isFaulty has a kernel that refuses, and isShared has a kernel
+	// that cannot keep other programs from changing tables.
 	isNext   role = "next"
 	isDoomed role = "doomed"
 	isFaulty role = "faulty"
@@ -84,7 +84,7 @@ var kinds = func() []kind {
 	}
 }()
 
-// switching returns what is allowed to a process that goes from one dataplane to the other: as much as to the one of them that needs most.
+// switching returns the limits for a process that goes from one dataplane to another: the limits of the one that needs more.
 func (k *kind) switching() *kind {
 	s := *k
 	s.anyMode, s.relays, s.carries, s.rest = true, false, true, 300*time.Millisecond

@@ -48,9 +48,9 @@ func newEvery(perSecond int) time.Duration {
 
 func flowPause(perSecond int) time.Duration { return flowsPerStream * newEvery(perSecond) * 4 / 3 }
 
-// startLoad starts a load of new connections a second in all, and of requests on open ones; o has the rest of its
-// settings. It also starts a control: connections from outside and from the other node to a pod there, whose packets
-// never come to the node with the proxy.
+// startLoad starts a load with so many new connections a second in total, and with requests on open connections. o has the rest of its
+// settings. It also starts a control, whose packets never reach the node with the proxy. The control connects from outside and from the
+// other node to a pod on the other node.
 func (c *cluster) startLoad(perSecond int, o loadcheck.Options) *loadcheck.Counter {
 	hosts := map[probe.Client]*topology.Host{probe.FromPod: c.client.Host, probe.FromNode: c.lab.Node(), probe.FromOutside: c.lab.Client()}
 	for family := range 2 {

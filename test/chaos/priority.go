@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GoFirst gives all present and future threads of this process priority over other threads. The load must measure the
-// proxy, not its own wait for a processor. Processes that are started by a scenario are not preferred, unless they
-// carry the load, and neither is what a scenario itself does in its own goroutine.
+// GoFirst gives all present and future threads of this process priority over other threads. The load must measure the proxy, not its own
+// wait for a processor. Processes that a scenario starts get no priority unless they carry the load. The goroutine of a scenario gets none
+// either.
 //
-// For the same reason it leaves the sharing of processors to the kernel, which shares them by the microsecond where Go's scheduler
-// takes 10 ms, and collects garbage only when it fills half of the memory that is free: the collector has a thread for every four
-// of the others, which together keep all processors busy for some 80 ms.
+// For the same reason GoFirst leaves the sharing of processors to the kernel. The kernel shares them by the microsecond, while Go's
+// scheduler takes 10 ms. It also collects garbage only when the garbage fills half of the free memory. The collector has a thread for every
+// four other threads, and together they keep all processors busy for some 80 ms.
 func GoFirst() error {
 	const threads, least = 64, 2 << 30 // more threads than streams
 	var info unix.Sysinfo_t

@@ -106,10 +106,10 @@ type scenario struct {
 	run func(ctx context.Context, s *stage) (string, error)
 }
 
-// usualGap is the longest gap that new connections may have, and repairGap the one where somebody has deleted all rules. A relay waits for
-// processors, as any process does, and what it carries stands still while it is handed over.
-// iptables looks 20 times a second whether somebody has changed its tables, and programs write them: with some hundred services that takes them
-// a second or more of a processor that the load goes before, when they start and when rules are gone. Flows are cut when they are through.
+// usualGap is the longest gap that new connections may have, and repairGap the longest one after somebody has deleted all rules. A relay
+// waits for processors, as any process does, and its connections pause during a hand-over. iptables checks its tables for foreign changes
+// 20 times a second, and programs write them. With some hundred services, they need a second or more of processor time at a start and after
+// rules are deleted. The load has priority over them. Flows are deleted when they have finished.
 const (
 	usualGap   = 5 * time.Millisecond
 	relayGap   = 100 * time.Millisecond
@@ -123,11 +123,10 @@ const (
 	switchRate = 400
 )
 
-// lateCut is how long stale flows of datagrams may remain when two changes that end some come one right after the
-// other, after half a minute of load. The kernel's table then has some 50,000 flows, most of them of connections that
-// have ended. A look at them takes 0.3 s of a processor on which the load has priority, and the pause after it three
-// times that. A flow that becomes stale during a look waits for its end, for the pause, and for the next look: with a
-// quarter of a processor for that, 3.3 s.
+// lateCut is how long stale flows of datagrams may remain after half a minute of load, when two changes in a row make flows stale. The
+// kernel's table then has some 50,000 flows, most of them of connections that have ended. A look at them takes 0.3 s of a processor on
+// which the load has priority, and the pause after it three times as long. A flow that becomes stale during a look waits for its end, for
+// the pause, and for the next look. With a quarter of a processor, this takes 3.3 s.
 const lateCut = 5 * time.Second
 
 const (
@@ -322,8 +321,8 @@ func (st *scenario) builds(k *kind, mutant *variant) []*variant {
 	return list
 }
 
-// RunMutants runs the scenarios that must notice a bug, or the scenarios of [Options].Scenarios if there are any,
-// each with a Switchyard that has the bug.
+// RunMutants runs scenarios that must notice a bug, each with a Switchyard that has the bug. If [Options].Scenarios is set, it runs only
+// those scenarios.
 func RunMutants(ctx context.Context, o Options) ([]Mutant, error) {
 	k, err := o.fill()
 	if err != nil {

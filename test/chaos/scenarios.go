@@ -124,7 +124,7 @@ func inTurn(list ...func() error) error {
 // aWhile is long enough for a process to delete flows, and for the load to notice if it does not.
 const aWhile = 2 * time.Second
 
-// kill: a third of the kills hit a process that starts, a third one that has a change to make, and a third one that commits.
+// kill kills a process that starts, a process that has a change to make, or a process that commits, in equal shares.
 func kill(ctx context.Context, s *stage) (string, error) {
 	start, err := startTime(ctx, s, 0)
 	if err != nil {
@@ -189,9 +189,8 @@ func kill(ctx context.Context, s *stage) (string, error) {
 	return fmt.Sprintf("%s; %d right after the beginning of a commit, %d of them before its end", happened, began, began-ended), err
 }
 
-// doom lets a process that kills itself when it commits take over, and the usual process after it. A process that
-// carries connections kills itself while it takes them over: the previous process still has them, and hands them over
-// to the usual one.
+// doom starts a process that kills itself when it commits, and then the usual process. A doomed process that carries connections kills
+// itself while it takes them over. The previous process still has the connections, and hands them over to the usual process.
 func (s *stage) doom(ctx context.Context, ours *switchyard) error {
 	if err := s.use(isDoomed); err != nil {
 		return err

@@ -36,8 +36,8 @@ var settings = []struct{ field, value string }{
 	{"syncPeriod", "30s"},
 }
 
-// reloadRounds is after how many rounds of changes of the configuration another process goes on: one logs the same message only 30 times in a row
-// (internal/loglimit).
+// reloadRounds is the number of rounds of configuration changes after which another process takes over. One process logs the same message
+// only 30 times in a row (internal/loglimit).
 var reloadRounds = max(30/len(settings), 1)
 
 // reload changes one setting after the other.
@@ -177,8 +177,8 @@ func (s *stage) forget(resource, name string) {
 	}
 }
 
-// expectFading waits until connections to the service that is deleted while the API server is away end as they should: unanswered
-// once it is gone, as those to any address that nobody has.
+// expectFading waits until connections to the service that is deleted while the API server is away end as they should. Once the service is
+// gone, they get no answer, like connections to any unused address.
 func (s *stage) expectFading(ctx context.Context, want topology.Outcome) error {
 	for _, vip := range fadingService.clusterIPs() {
 		for began := time.Now(); ; {

@@ -262,8 +262,8 @@ var shared = &variant{name: "shared", what: "finds a kernel that cannot keep oth
 
 var cannotOwn = edit{"backend/nftables/nftables.go", "	if persistent {\n", "	if persistent = false; persistent {\n"}
 
-// halted, misled and ownerless are what a bug must lead to: connections that break, and too long a gap; the wrong endpoint; tables that
-// others can change.
+// halted is the effect of a bug that breaks connections and makes the gap too long. misled is a wrong endpoint, and ownerless are tables
+// that other programs can change.
 func halted(k *kind, r *Result) bool {
 	return r.Report.Lost+r.Report.Reset > 0 && r.Report.New.Ours > k.gap
 }

@@ -31,8 +31,8 @@ func doom() (ended func()) {
 }
 `}}
 
-// faultyTool has programs one of which in ten fails before or after it has done its work, and IP sets that refuse one change in forty: an update
-// takes several of each, so that one in two fails. Reading fails too, now and then.
+// faultyTool has programs that fail in one run of ten, before or after their work, and IP sets that refuse one change in forty. An update
+// takes several of each, so that one in two fails. Reading also fails at times.
 var faultyTool = &variant{name: "faulty-tool", what: "one run of its programs in ten fails", edits: []edit{
 	{"backend/iptables/tool_linux.go", "func (t *tool) run(ctx context.Context, f state.Family, what string, input string, args ...string) ([]byte, error) {\n",
 		`func (t *tool) run(ctx context.Context, f state.Family, what string, input string, args ...string) ([]byte, error) {

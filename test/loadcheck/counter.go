@@ -66,10 +66,9 @@ type Counts struct {
 	// Lost got no answer in time. Reset were refused, or ended by somebody other than the server. WrongEndpoint were answered by a
 	// server that was not allowed to at that moment.
 	Lost, Reset, WrongEndpoint int
-	// ExpectedFailures failed as they had to. Broken are the failures of connections that had been open. Moved were
-	// answered by another endpoint than before while the proxy could not know better. Ended were taken leave of by
-	// their server, ended with a process that had nobody to hand them over to, or are UDP flows whose endpoint was
-	// gone.
+	// ExpectedFailures had to fail. Broken are the failures of connections that had been open. Moved were answered by another endpoint than
+	// before while the proxy could not know better. Ended were closed by their server, or ended with a process that had no successor. They
+	// also are UDP flows whose endpoint was gone.
 	ExpectedFailures, Broken, Moved, Ended int
 	// Strict are the new connections that were answered while only one state of the cluster counted, not one of two.
 	Strict int
@@ -98,10 +97,9 @@ func (c *Counts) add(o *Counts) {
 type Report struct {
 	Counts
 	Control Counts
-	// New is the longest time in which no new connection of a stream succeeded although it had to: how long one took,
-	// or from the beginning of one that failed to the answer of one that began later. Established is the same of
-	// requests on open connections. Results from before all streams had begun are left out: neighbours are resolved
-	// then.
+	// New is the longest time in which no new connection of a stream succeeded although it had to. It is the duration of one connection, or
+	// the time from the start of a failed connection to the answer of a later one. Established is the same for requests on open connections.
+	// Results from before all streams had begun are left out, because neighbours are resolved then.
 	New, Established Gap
 	// Faults describe the first connections that went wrong.
 	Faults []string
@@ -219,15 +217,15 @@ func (c *Counter) fault(text string, explain func() string) {
 	}
 }
 
-// Gap is a time without service. The same gap in connections that no proxy touches is the machine's, and so is a time in which a
-// thread of the load that does nothing but sleep does not get a processor.
+// Gap is a time without service. The machine causes a gap if connections without a proxy have the same gap. It also causes a gap in which a
+// thread of the load that only sleeps gets no processor.
 type Gap struct {
-	// Longest is the longest gap as measured, Control the longest one of the control, and Stall the longest time in which such a
-	// thread had to wait.
+	// Longest is the longest gap as measured, and Control the longest one of the control. Stall is the longest time in which a sleeping thread
+	// had to wait.
 	Longest, Control, Stall time.Duration
-	// Ours is the longest one after subtraction of the time in which the control or such a thread waited at the same moment, 10 ms
-	// before and after included: schedulers make one thread wait after the other. Unexplained is the same of the control: its longest
-	// gap after subtraction of stalls. Excused is how much of the time can be subtracted from gaps, all in all: in it, nothing is seen.
+	// Ours is the longest gap after subtraction of the time in which the control or a sleeping thread waited, including 10 ms before and
+	// after. The margin is necessary because schedulers make one thread wait after the other. Unexplained is the longest gap of the control
+	// after subtraction of stalls. Excused is the total time that can be subtracted from gaps. The load sees nothing in that time.
 	Ours, Unexplained, Excused time.Duration
 	// At is when Ours began, from the beginning of the load. Stream is where.
 	At     time.Duration

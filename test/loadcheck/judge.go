@@ -64,8 +64,9 @@ func (Plainly) States(t *Target, _ probe.Client, _ netip.Addr, _, _ time.Time) [
 type Ledger struct {
 	mu      sync.Mutex
 	periods []*period
-	// interruptions are times in which the proxy's work was taken away, it may have forgotten clients and flows, open
-	// connections may have ended with it, or it may have left stale flows. The last one may have no end yet.
+	// interruptions are times after another program removed the proxy's rules. In clients and flows, the proxy may have forgotten clients with
+	// affinity and flows of datagrams. In open, open connections may have ended with a process. In uncut, a process may have left stale flows.
+	// The last time of each may have no end yet.
 	interruptions, clients, flows, open, uncut []interruption
 }
 

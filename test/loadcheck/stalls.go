@@ -14,9 +14,8 @@ import (
 // askEvery is how often a processor is asked whether it runs anything.
 const askEvery = 500 * time.Microsecond
 
-// stallsOf watches a processor until ctx ends, and returns the times, of a millisecond or more, in which a thread of
-// the load would have had to wait for it. In such a time the kernel, the machine under it, or threads with priority
-// keep it busy.
+// stallsOf watches a processor until ctx ends. It returns the times, of a millisecond or more, in which a thread of the load would have had
+// to wait for the processor. In such a time the kernel, the machine under it, or threads with priority keep it busy.
 func stallsOf(ctx context.Context, cpu int) ([]wait, error) {
 	runtime.LockOSThread() // and never unlocked: the thread ends with what is special about it
 	var only unix.CPUSet

@@ -213,12 +213,11 @@ func spread(streams []*stream) {
 	}
 }
 
-// bindFresh gives a socket a port that this stream has not used for long. The node remembers flows of datagrams for
-// half a minute or more, so that the same port would be the same flow, and not a new one. Of TCP it remembers
-// connections for 10 s after a reset. If their last packet there was another than the client's reset, as when its
-// last ACK was overtaken, connection tracking sends a new connection from the same port where the old one went,
-// without asking any rule. A port of the system's choice may be one of those: Linux restarts from a random one every
-// 10 s.
+// bindFresh gives a socket a port that this stream has not used for long. The node remembers flows of datagrams for half a minute or more,
+// so that the same port would continue the same flow. It remembers TCP connections for 10 s after a reset. A connection may have had
+// another last packet on the node than the client's reset, for example when the reset overtook its last ACK. Connection tracking then sends
+// a new connection from the same port to the old destination, and no rule is evaluated. A port of the system's choice may be such a port,
+// because Linux restarts from a random one every 10 s.
 func (s *stream) bindFresh(fd, family int) error {
 	for {
 		s.port++
@@ -378,8 +377,8 @@ type former struct {
 	since, until time.Time
 }
 
-// judgeSticky compares a connection with the last one that had been answered when it began, and with those that were under way at
-// the same time as that one: such may have been the first of the client side by side.
+// judgeSticky compares a connection with the last connection that had been answered when it began. It also accepts the endpoints of
+// connections that overlapped with that one, because several concurrent connections may have been the first of the client.
 func (s *stream) judgeSticky(c *conn, since, now time.Time) {
 	var last *former
 	for i := range s.former {
@@ -437,8 +436,8 @@ func (s *stream) judgeEstablished(c *conn, server netip.AddrPort, since, now tim
 	s.bad(c, &s.counts.WrongEndpoint, fmt.Sprintf("was with %v and is answered by %v; states %v", c.server, server, states))
 }
 
-// servedSince reports whether an endpoint may have been serving while a request was under way, or shortly before,
-// during the time without anybody who deletes flows.
+// servedSince reports whether an endpoint may answer a request on an open flow. It may if it served during the request or shortly before
+// it, or if no process deleted flows in that time.
 func (s *stream) servedSince(server netip.AddrPort, since, now time.Time) bool {
 	return slices.ContainsFunc(s.states(since.Add(-s.o.CutTimeout), now), func(st State) bool {
 		return st.LeftFlows || slices.Contains(st.Serving, server)
@@ -484,7 +483,8 @@ func (s *stream) failed(c *conn, err error) {
 	s.close(c, now)
 }
 
-// cutUnanswered reports whether the first datagram of a flow has got to an endpoint that did not serve at some moment before the answer was there.
+// cutUnanswered reports whether the first datagram of a flow has reached an endpoint that did not serve at some moment before the answer
+// arrived.
 func (s *stream) cutUnanswered(c *conn, since, now time.Time) bool {
 	server := s.o.Receipts.of(c.number)
 	return server.IsValid() && s.gone(server, since, now)
