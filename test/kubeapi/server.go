@@ -1,5 +1,5 @@
-// Package kubeapi is an API server in miniature: it lists and watches objects that change, so that tests can control
-// the API server of programs under test.
+// Package kubeapi is a small API server for tests. It lists and watches objects that change, so that tests can control the API server of
+// programs under test.
 package kubeapi
 
 import (

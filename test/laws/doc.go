@@ -1,3 +1,3 @@
-// Package laws holds the laws of ARCHITECTURE.md as tests. It has no code of its own: each test reads the source tree,
-// and one that fails explains the law that was broken and why it exists.
+// Package laws holds the laws of ARCHITECTURE.md as tests. It has no code of its own. Each test reads the source tree, and a failing test
+// explains which law was broken and why the law exists.
 package laws

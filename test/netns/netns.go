@@ -83,8 +83,8 @@ func (n *NS) enter() error {
 	})
 }
 
-// onOwnThread runs fn on a thread of its own. It gives the thread back only if it is in the namespace where it was before;
-// otherwise the goroutine ends while it is locked to it, and the runtime destroys the thread.
+// onOwnThread runs fn on a thread of its own. It gives the thread back only if the thread is in its original namespace. Otherwise the
+// goroutine ends while it is locked to the thread, and the runtime destroys the thread.
 func onOwnThread(fn func() error) error {
 	var err error
 	returned := false

@@ -68,8 +68,8 @@ func addEndpoints(eps []endpoint, slice *model.EndpointSlice, port uint16) []end
 	return eps
 }
 
-// specialRanges are the addresses that neither pods nor externalIPs can have: addresses for no host or for the host
-// that uses them, addresses with a meaning on one link only, and multicast addresses.
+// specialRanges are the addresses that neither pods nor externalIPs can have. They are for no host, for the using host itself, for one link
+// only, or for multicast.
 var specialRanges = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/32"), netip.MustParsePrefix("::/128"),
 	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"),
@@ -105,8 +105,8 @@ func (w *World) clusterEndpoints(eps []endpoint) []endpoint {
 	return ready
 }
 
-// localEndpoints are those for traffic policy Local: the ready ones on this node, without any the ones on this node that
-// are still serving while they terminate. Hints do not matter.
+// localEndpoints are the endpoints for traffic policy Local: the ready ones on this node. Without any, they are the ones on this node that
+// still serve while they terminate. Hints do not matter.
 func (w *World) localEndpoints(eps []endpoint) []endpoint {
 	local := filter(eps, func(ep endpoint) bool { return ep.NodeName == w.NodeName })
 	ready := filter(local, isReady)
@@ -164,8 +164,8 @@ func (w *World) HealthCheckPort(name state.ServiceName) uint16 {
 	return number
 }
 
-// LocalReady is the number of addresses of a family on this node at which any port of a service is ready, as its health
-// check reports it. It is 0 for services that are not handled or are not in the family.
+// LocalReady is the number of addresses of a family on this node that have a ready port of a service. The service's health check reports
+// this number. It is 0 for services that are not handled or are not in the family.
 func (w *World) LocalReady(name state.ServiceName, f state.Family) int {
 	addrs := make(map[netip.Addr]bool)
 	for _, s := range w.Services {

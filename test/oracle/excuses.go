@@ -26,8 +26,8 @@ const (
 	NumberTaken      = "NumberTaken"      // an earlier port of it has the number
 )
 
-// Naming lists the services that name the destination of a packet, by name: as an address, or as a node port if the destination is an
-// address of this node.
+// Naming lists the services that name the destination of a packet, by name. A service names it as an address, or as a node port if the
+// destination is an address of this node.
 func (w *World) Naming(p probe.Packet) []*model.Service {
 	dst := p.Dst.Addr()
 	ofNode := w.NodePortAddrs != nil && w.NodePortAddrs(dst) || w.HasAddress(dst)

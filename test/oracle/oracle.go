@@ -86,8 +86,8 @@ func (w *World) Ask(p probe.Packet) probe.Answer {
 	return answer
 }
 
-// stray: a packet to no frontend is rejected if a handled service has the address as a cluster IP, dropped if it is in a
-// service CIDR, and otherwise none of the proxy's business.
+// stray: a packet to no frontend is rejected if a handled service has the address as a cluster IP. It is dropped if the address is in a
+// service CIDR. The proxy ignores all other packets.
 func (w *World) stray(dst netip.Addr) probe.Outcome {
 	for _, s := range w.Services {
 		hasVIPs := func(p portPart) bool { return p.hasVIPs }
@@ -140,9 +140,9 @@ func (w *World) externalLocal(s *model.Service) bool {
 	return s.ExternalLocal && accessible
 }
 
-// sourceAllowed: loadBalancerSourceRanges of the packet's family admit its source. Without such a range everybody is
-// admitted, and so they are by a /0, which contains them all. A range with one of this node's addresses in it also admits
-// the address of the load balancer itself, which is the source that this node's own connections may have.
+// sourceAllowed: loadBalancerSourceRanges of the packet's family admit its source. All sources are admitted if there is no such range, or
+// by a /0. A range with an address of this node also admits the load balancer's own address, because this node's connections may have it as
+// their source.
 func (w *World) sourceAllowed(s *model.Service, p probe.Packet) bool {
 	family := state.FamilyOf(p.Dst.Addr())
 	var ranges []netip.Prefix

@@ -74,8 +74,8 @@ type Answer struct {
 	Outcome Outcome
 	// Choices are the endpoints that may get the connection, ordered by address; empty unless Outcome is Forward.
 	Choices []Choice
-	// Affinity is the Service port (see [ServicePort]) whose connections of the same client stay with the same endpoint, whichever of
-	// its frontends they are made to. Empty if there is no affinity.
+	// Affinity is the Service port (see [ServicePort]) whose connections of the same client stay with the same endpoint, through all of its
+	// frontends. It is empty if there is no affinity.
 	Affinity string
 }
 

@@ -71,8 +71,8 @@ func (h *History) admissiblePorts(s *model.Service, index int) {
 	}
 }
 
-// taken reports whether another service has an address of s as well: the API server admits that, but which service gets the
-// connections is nowhere laid down.
+// taken reports whether another service also has an address of s. The API server admits that, but no specification says which service gets
+// the connections.
 func (h *History) taken(s *model.Service, addr netip.Addr) bool {
 	return slices.ContainsFunc(kind[*model.Service](h), func(o *model.Service) bool {
 		return o.Name != s.Name && slices.Contains(slices.Concat(o.ClusterIPs, o.ExternalIPs, o.LoadBalancerIPs), addr)

@@ -126,8 +126,8 @@ func (b *packets) fromEverywhere(dst netip.AddrPort, proto state.Protocol) {
 	b.fromOutside(len(b.h.opts.OutsideClients), dst, proto)
 }
 
-// astray adds packets to addresses that may belong to no service: cluster IPs, whether taken or not, on a port that nobody
-// has, an address that is no cluster IP in each service CIDR, and addresses outside.
+// astray adds packets to addresses that may belong to no service. These are all cluster IPs on an unused port, an unused address in each
+// service CIDR, and addresses outside.
 func (b *packets) astray() {
 	const nobodys = 9999
 	o := &b.h.opts
@@ -148,8 +148,8 @@ func (b *packets) astray() {
 	}
 }
 
-// add adds a packet if its addresses are of one family. Each is there once: of two clients that are the same one, and connect at
-// the same time, nobody could report which affinity has to heed.
+// add adds a packet once if its addresses are of one family. Two equal clients could connect at the same time. Then nobody could report
+// which affinity the second one must follow.
 func (b *packets) add(from probe.Client, src netip.Addr, dst netip.AddrPort, proto state.Protocol) {
 	p := probe.Packet{From: from, Src: src, Dst: dst, Protocol: proto}
 	if src.IsValid() && state.FamilyOf(src) == state.FamilyOf(dst.Addr()) && !b.has[p] {

@@ -75,8 +75,8 @@ func (h *History) drawSlicePorts(s *model.EndpointSlice) {
 	h.drawEndpoints(s)
 }
 
-// drawEndpoints draws up to four endpoints, rarely with one twice, or one that does not belong into the slice or has an address that
-// no pod can have.
+// drawEndpoints draws up to four endpoints. Rarely, one comes twice, does not belong into the slice, or has an address that no pod can
+// have.
 func (h *History) drawEndpoints(s *model.EndpointSlice) {
 	s.Endpoints = nil
 	for _, p := range some(h, h.rng.IntN(5), h.candidates(s)) {
@@ -220,9 +220,8 @@ func (h *History) moveEndpoint() {
 	h.put(to)
 }
 
-// adopt makes a slice agree with what is said of its endpoints elsewhere in it and in the namespace. Of two copies of an
-// endpoint the one that is not terminating counts, but which of two copies counts that agree in that is nowhere laid down:
-// they are made equal.
+// adopt makes a slice agree with the other copies of its endpoints in the slice and in the namespace. Of two copies of an endpoint, the one
+// that is not terminating counts. If both agree in that, no specification says which one counts, so adopt makes them equal.
 func (h *History) adopt(s *model.EndpointSlice) {
 	others := slices.DeleteFunc(kind[*model.EndpointSlice](h), func(o *model.EndpointSlice) bool {
 		return o.Namespace != s.Namespace || o.Name == s.Name

@@ -76,8 +76,8 @@ func Endpoints(f state.Family, n, count int) []state.Endpoint {
 	return list
 }
 
-// Rounds returns updates, each with its number: the first one has every service, the others have each of them by chance, as next makes it for its
-// place in services, which has the newest of each.
+// Rounds returns updates, each with its number. The first update has every service. Each later one has about half of them, chosen at
+// random. next returns the new record for an index of services, which keeps the newest records.
 func Rounds(rounds int, rng *rand.Rand, services []*state.Service, next func(i int) *state.Service) iter.Seq2[int, *state.Update] {
 	return func(yield func(int, *state.Update) bool) {
 		for round := range rounds {

@@ -1,7 +1,6 @@
 // Package refdataplane answers what a node does with a connection, by reading the node's state as a dataplane would.
 //
-// It is the reference dataplane: it has no kernel, searches linearly and keeps nothing, so that each rule of package state
-// can be read off it.
+// It is the reference dataplane. It has no kernel, searches linearly and keeps nothing, so that its code shows each rule of package state.
 package refdataplane
 
 import (
@@ -82,8 +81,8 @@ func (s *State) find(
 	return state.ServiceName{}, nil, nil
 }
 
-// stray is the outcome of a connection that no frontend takes: a cluster IP refuses the ports that it does not have, the
-// rest of the service ranges swallows everything, and other addresses are none of the proxy's business.
+// stray is the outcome of a connection that no frontend takes. A cluster IP refuses its other ports, and the rest of the service ranges
+// drops everything. The proxy ignores other addresses.
 func (s *State) stray(dst netip.Addr) probe.Outcome {
 	for _, svc := range s.Services {
 		for _, f := range svc.Frontends() {

@@ -1,5 +1,5 @@
-// Package sockethooks makes socket hooks above nftables, on a node of a topology: its nodes share one kernel, so that hooks must know which
-// network namespaces are theirs.
+// Package sockethooks makes socket hooks above nftables, on a node of a topology. The nodes of a topology share one kernel, so that hooks
+// must know their network namespaces.
 package sockethooks
 
 import (
@@ -58,10 +58,9 @@ type Pair struct {
 	translated *atomic.Uint64
 }
 
-// NewPair makes a pair in the calling thread's network namespace, whose hooks are attached. If base has ResetRemoved,
-// connections of the node through hooks are also ended, and hooks leave connections of pods alone; if it has
-// Counters, they are counted. When the pair is closed, translated gets the number of connections that the hooks have
-// translated.
+// NewPair makes a pair in the calling thread's network namespace, whose hooks are attached. If base has ResetRemoved, the pair also ends
+// connections of the node through hooks, and hooks ignore connections of pods. If base has Counters, the pair counts these connections.
+// When the pair is closed, translated gets the number of connections that the hooks have translated.
 func NewPair(ctx context.Context, on OnNamespace, base nftables.Options, translated *atomic.Uint64) (*Pair, error) {
 	p := &Pair{translated: translated}
 	var err error

@@ -4,8 +4,8 @@
 //	     |               |    \ pods               |    \ pods
 //	     +---------------+---------- switch -------+
 //
-// Each host is a network namespace. Pods hang off their node by a veth pair and are routed, as with a ptp CNI: pod-to-pod
-// traffic on a node goes through the node's own routing. The client sends everything that is not on the underlay through the
-// node under test, so any virtual address can be tried from outside. Answers of the other node's pods to the client go
-// directly, without the node under test. Nothing of a lab outlives the process. The package exists on Linux only.
+// Each host is a network namespace. A veth pair connects each pod to its node, and its packets are routed, as with a ptp CNI.
+// So pod-to-pod traffic on a node uses the node's own routing. The client sends all packets that leave the underlay through
+// the node under test, so that tests can use any virtual address from outside. Answers of the other node's pods to the client
+// go directly, without the node under test. Nothing of a lab outlives the process. The package exists on Linux only.
 package topology

@@ -236,8 +236,9 @@ var (
 		{Path: "net/ipv4/conf/all/send_redirects", Value: "0"},
 		{Path: "net/ipv4/conf/default/send_redirects", Value: "0"},
 	}, linkSysctls)
-	// hostSysctls are for hosts that are no nodes. They refuse each datagram to a port without a server: the kernel's limit can hit the
-	// very first ones to a client, if two CPUs send them at the same time (inet_peer_xrlim_allow reads and writes without a lock).
+	// hostSysctls are for hosts that are no nodes. Such a host refuses each datagram to a port without a server. With the kernel's limit, the
+	// first refusals to a client may be lost if two CPUs send them at the same time. The reason is that inet_peer_xrlim_allow reads and writes
+	// without a lock.
 	hostSysctls   = slices.Concat(linkSysctls, unlimitedICMP)
 	unlimitedICMP = []netns.Sysctl{
 		{Path: "net/ipv4/icmp_ratemask", Value: "0"},

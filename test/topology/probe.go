@@ -79,8 +79,8 @@ type Answer struct {
 	// Server and Source are the answering server's name and the client address that it saw, if Outcome is Answered.
 	Server string
 	Source netip.AddrPort
-	// Resent is how many segments of a TCP connection the client's kernel sent again, if Outcome is Answered: packets were lost on
-	// the way, or their answers.
+	// Resent is how many segments of a TCP connection the client's kernel sent again, if Outcome is Answered. These segments or their answers
+	// were lost.
 	Resent int
 	// Latency is the time to the outcome.
 	Latency time.Duration
@@ -210,10 +210,9 @@ func (h *Host) Dial(ctx context.Context, proto state.Protocol, dst, source netip
 
 // prepareSCTP makes an SCTP socket behave like the sockets of other protocols, and returns the source for it.
 //
-// It asks for ICMP errors: without that, SCTP takes them for passing trouble and tries on. And it chooses a source address: a
-// socket that is bound to none announces all the host's addresses to the server, which then sends packets to them too. NAT
-// does not translate what is announced, so where it changes the port, those packets arrive at a port without a socket, and
-// the answer to them aborts the connection.
+// It asks for ICMP errors, because otherwise SCTP takes them for temporary and retries. It also chooses a source address. An unbound socket
+// announces all the host's addresses to the server, which then also sends packets to the other addresses. NAT does not translate announced
+// addresses. If it changes the port, those packets arrive at a port without a socket, and the answer to them aborts the connection.
 func (h *Host) prepareSCTP(fd int, dst, source netip.AddrPort) (netip.AddrPort, error) {
 	level, option := unix.IPPROTO_IP, unix.IP_RECVERR
 	if dst.Addr().Is6() {

@@ -19,8 +19,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Recorder keeps the latest packets that passed a host, so that a connection that failed can be explained afterwards: of TCP those
-// with SYN, FIN or RST, of all other protocols each. It sees packets on every device, as they come in and as they leave.
+// Recorder keeps the latest packets that passed a host, to explain failed connections afterwards. Of TCP, it keeps packets with SYN, FIN or
+// RST only. It sees packets on every device, both incoming and outgoing.
 type Recorder struct {
 	host   *Host
 	file   *os.File
@@ -219,8 +219,8 @@ func (p *recordedPacket) String() string {
 	return fmt.Sprintf("%s %s %-8s %v %v > %v%s%s", p.at.Format("15:04:05.000000"), way, p.device, state.Protocol(p.proto), p.src, p.dst, flags.String(), p.note)
 }
 
-// Explain describes what the host saw of connections that got no answer, oldest first, with the packets that they became where a
-// translation kept the client's port, and the counters of trouble that have changed since the recording began.
+// Explain describes the host's packets of connections that got no answer, oldest first. It adds the translated packets if the translation
+// kept the client's port. It also adds the error counters that have changed since the recording began.
 func (r *Recorder) Explain() string {
 	r.mu.Lock()
 	packets := make([]recordedPacket, 0, min(r.next, recorded))

@@ -1,3 +1,3 @@
-// Package apicluster keeps objects of package model in a real API server: it writes them in the API's form, and waits until
-// All watchers have them.
+// Package apicluster keeps objects of package model in a real API server. It writes them in the API's form, and waits until all watchers
+// have them.
 package apicluster

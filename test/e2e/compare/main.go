@@ -1,9 +1,9 @@
 //go:build linux
 
-// Command compare measures upstream kube-proxy and Switchyard on the same cluster, one after the other on the same
-// machine. It measures the time to the first full sync, the time from a change in the API to the kernel, memory, and
-// processor time under steady change. kube-proxy runs in its nftables mode unless -mode says otherwise. It prints a
-// table, and writes compare.md and compare.json to the directory given.
+// Command compare measures upstream kube-proxy and Switchyard on the same cluster, one after the other on the same machine. It measures the
+// time to the first full sync and the time from a change in the API to the kernel. It also measures memory, and processor time under steady
+// change. kube-proxy runs in its nftables mode unless -mode says otherwise. The command prints a table, and writes compare.md and
+// compare.json to the given directory.
 package main
 
 import (

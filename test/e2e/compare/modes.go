@@ -236,8 +236,8 @@ func socketAddr(addr [4]byte, port uint16) unix.Sockaddr {
 	return &unix.SockaddrInet4{Addr: addr, Port: int(port)}
 }
 
-// connect returns how many microseconds connecting takes from a pod: the mean over the destinations of the fastest of several times each, since other work
-// on the machine only adds to one.
+// connect returns how many microseconds a connection from a pod takes. It takes the fastest of several attempts for each destination,
+// because other work on the machine can only make an attempt slower. The result is the mean over the destinations.
 func (n *node) connect(to []unix.Sockaddr) (float64, error) {
 	const times = 30
 	total := time.Duration(0)

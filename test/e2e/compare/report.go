@@ -13,8 +13,8 @@ import (
 type result struct {
 	Name        string  `json:"name"`
 	SyncSeconds float64 `json:"sync_seconds"`
-	// Changes is how many single changes were timed, in milliseconds: ChangeP50 and ChangeP99 from the API server's answer
-	// until a connection shows the change, RequestP50 and RequestP99 from the request on.
+	// Changes is the number of single changes that were timed. ChangeP50 and ChangeP99 are the milliseconds from the API server's answer until
+	// a connection shows the change. RequestP50 and RequestP99 begin with the request.
 	Changes     int     `json:"changes"`
 	ChangeP50   float64 `json:"change_p50_ms"`
 	ChangeP99   float64 `json:"change_p99_ms"`

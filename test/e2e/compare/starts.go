@@ -19,8 +19,8 @@ type start struct {
 	door    io.Closer // through which the node reaches the API server
 	process *controlplane.Process
 	dir     string
-	// marker is the time from the start of the process until the marker answered, synced until a sample of all services did, less the time that
-	// connections to so many take when all are programmed.
+	// marker is the time from the start of the process until the marker answered. synced is the time until a sample of all services answered,
+	// less the duration of as many connections once all services are programmed.
 	marker, synced time.Duration
 }
 

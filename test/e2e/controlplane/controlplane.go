@@ -214,8 +214,8 @@ func (c *ControlPlane) dial(ctx context.Context, network, addr string) (conn net
 	return conn, err
 }
 
-// Kubeconfig is the path of a file with which programs connect as administrator, from the control plane's own namespace and
-// from those to which it is exposed.
+// Kubeconfig is the path of a file with which programs connect as administrator. They can run in the control plane's own namespace, and in
+// the namespaces to which it is exposed.
 func (c *ControlPlane) Kubeconfig() string { return filepath.Join(c.dir, "kubeconfig") }
 
 func (c *ControlPlane) writeKubeconfig() error {

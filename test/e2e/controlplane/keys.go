@@ -12,8 +12,8 @@ import (
 	"github.com/switchyard-net/switchyard/test/certtest"
 )
 
-// writeKeys makes the API server's key and a certificate for it, server.key and server.crt in dir, and returns the
-// certificate of the authority that has signed it. The key also signs service account tokens.
+// writeKeys writes the API server's key and certificate, server.key and server.crt, to dir. It returns the certificate of the authority
+// that has signed the certificate. The key also signs service account tokens.
 func writeKeys(dir string) ([]byte, error) {
 	ca := certtest.NewAuthority()
 	cert, key := ca.Issue(24*time.Hour, pkix.Name{CommonName: "kube-apiserver"}, "localhost", "127.0.0.1", advertised)

@@ -20,8 +20,8 @@ func (c *ControlPlane) Backup(to string) error {
 	return c.startAgain("etcd", etcdFlags(c.dir))
 }
 
-// Restore replaces the data of etcd by a copy that Backup has made, and starts etcd and the API server again, with the options of Start. It returns when the
-// API server answers.
+// Restore replaces the data of etcd by a copy from Backup, and starts etcd and the API server again with the options of Start. It returns
+// when the API server answers.
 func (c *ControlPlane) Restore(ctx context.Context, from string, o Options) error {
 	c.end("kube-apiserver")
 	c.end("etcd")

@@ -1,5 +1,5 @@
-// Package cases has the histories on which Switchyard's dataplane for Windows nodes is compared with upstream's proxier, and the form in which
-// their load balancers are.
+// Package cases has the histories for comparing Switchyard's dataplane for Windows nodes with upstream's proxier. It also defines the form
+// of their load balancers.
 package cases
 
 import (
@@ -21,8 +21,8 @@ const (
 	steps     = 24
 )
 
-// Root is the name and the address of the HNS endpoint that answers health checks of load balancers' addresses, HealthzPort the port of those Services
-// that have none of their own.
+// Root is the name of the HNS endpoint that answers health checks of load balancers' addresses, and RootAddr is its address. HealthzPort is
+// the port for Services without a port of their own.
 const (
 	Root        = "cbr0"
 	RootAddr    = "10.244.0.251"

@@ -8,8 +8,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Pods of this node and of other nodes, as Pods has them; arrives belongs to another node until a pod of this node
-// has its address. nodeB is the address of a node, and nowhere an address that is behind no node.
+// The addresses of pods of this node and of other nodes, as in Pods. arrives belongs to another node until a pod of this node has it. nodeB
+// is the address of a node, and no node has the address nowhere.
 var (
 	here1, here2            = addr("10.244.0.1"), addr("10.244.0.4")
 	there1, there2, there3  = addr("10.244.0.2"), addr("10.244.0.5"), addr("10.244.0.3")

@@ -1,7 +1,7 @@
 //go:build windows
 
-// Command record plays the cases of test/windows/cases to upstream's proxier, on upstream's mock of HNS, and prints the load balancers
-// that the mock has after each step, as JSON: a line for each case.
+// Command record plays the cases of test/windows/cases to upstream's proxier on upstream's mock of HNS. It prints the load balancers that
+// the mock has after each step as JSON, with a line for each case.
 package main
 
 import (
