@@ -90,9 +90,9 @@ func items(d Dataplane, dir string) (list []item) {
 	return list
 }
 
-// Check runs the suite as [Run] does, without package testing: for programs. It needs the right to make network
-// namespaces. It returns an error if it cannot run, or was ended by ctx before everything had run; that the dataplane
-// has failed is in the results. Stories that run when ctx ends are taken down at once, and have no result.
+// Check runs the suite as [Run] does, without package testing, for programs. It needs the right to make network namespaces. It returns an
+// error if it cannot run, or if ctx ended before everything had run. Failures of the dataplane are in the results. Stories that run when
+// ctx ends are stopped at once, and have no result.
 func Check(ctx context.Context, d Dataplane, o CheckOptions) error {
 	dir, err := os.MkdirTemp("", "switchyard-stories-")
 	if err != nil {

@@ -13,14 +13,15 @@ import (
 	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
-// Settings are what a dataplane is configured with for one test. Which clients are pods, and where NodePorts are served, is not among
-// them: that is a part of the node ([state.Node]), and the stories change it.
+// Settings are the configuration of a dataplane for one test. They do not say which clients are pods, or where NodePorts are served. The
+// node has these settings ([state.Node]), and the stories change them.
 type Settings struct {
 	Logger *slog.Logger
 	// Output takes what a process of the dataplane prints. The end of it is shown where a story or history fails.
 	Output io.Writer
-	// OnNamespace calls fn inside the network namespace of the node under test, which isNode says, and of each pod on it, now and when pods
-	// are added. It is for dataplanes whose programs see the processes of all nodes of the lab. It returns what fn does.
+	// OnNamespace calls fn inside the network namespace of the node under test and of each pod on it, now and when pods are added. isNode
+	// distinguishes the node from its pods. OnNamespace is for dataplanes whose programs see the processes of all nodes of the lab. It returns
+	// the result of fn.
 	OnNamespace func(fn func(isNode bool) error) error
 }
 
@@ -47,8 +48,8 @@ type Dataplane struct {
 	// CheckHost is called at the end of each test, with the dataplane still in place, on a thread inside the node's
 	// namespace. It checks properties that packets cannot show. Optional.
 	CheckHost func(t testing.TB)
-	// NewAPI makes what keeps the objects of the cluster in one test, as the named node sees it: stories and histories change
-	// them there, and the dataplane follows. Default: they go straight into the store.
+	// NewAPI makes the store for the objects of the cluster in one test, as the named node sees it. Stories and histories change the objects
+	// there, and the dataplane follows. Default: objects go directly into the store of the node's state.
 	NewAPI func(node string) (API, error)
 	// Limits are what the dataplane cannot do.
 	Limits []Limit
@@ -77,9 +78,9 @@ type API interface {
 	Close() error
 }
 
-// Main is for the TestMain function of a package whose tests call Run: os.Exit(conformance.Main(m)). The tests need network
-// namespaces: it runs them here if this process can make some, and otherwise, where the system allows that, again in a user
-// namespace. With -short, the tests of the suite are skipped.
+// Main is for the TestMain function of a package whose tests call Run: os.Exit(conformance.Main(m)). The tests need network namespaces.
+// Main runs them in this process if it can make namespaces. Otherwise it runs them in a user namespace where the system allows that. With
+// -short, the tests of the suite are skipped.
 func Main(m *testing.M) int { return netnstest.Main(m) }
 
 // Run runs the whole suite. The test's package needs a TestMain with [Main].

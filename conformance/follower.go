@@ -23,8 +23,8 @@ type follower struct {
 	served chan error // what the end of the server returned
 
 	mu sync.Mutex
-	// last is the greatest ID of a client so far, and old what it was when the dataplane was last started: what earlier ones
-	// said may still be on the way.
+	// last is the greatest ID of a client so far, and old its value at the last start of the dataplane. Messages from earlier clients may
+	// still be on the way.
 	last, old uint64
 }
 

@@ -28,8 +28,8 @@ const (
 	defaultSeeds = 16
 )
 
-// samples is how many packets are sent in each state at most, by what the oracle says of them: most of those that are worth
-// asking about are refused or none of the dataplane's business, and forwarding is where most can go wrong.
+// samples is how many packets are sent in each state at most, by the verdict of the oracle. Most of the relevant packets are refused or
+// ignored, but most errors are possible in forwarding.
 var samples = map[probe.Outcome]int{probe.Forward: 60, probe.Reject: 20, probe.Drop: 25, probe.Pass: 15}
 
 // servedPorts are where every host that may be an endpoint serves.
@@ -269,9 +269,9 @@ func (w *walk) sendOnce(ctx context.Context, p probe.Packet, want probe.Answer, 
 	return server, w.compare(p, want, got)
 }
 
-// send returns what sends a packet several times, and sees whether the client stays with its endpoint: with the last one that
-// answered it through whichever frontend of the Service port, or with one before that, if there were several because the last had not
-// all of them.
+// send returns a function that sends a packet several times, and checks whether the client stays with its endpoint. This is the last
+// endpoint that answered the client, through any frontend of the Service port. If the last one had not all frontends, earlier endpoints are
+// also accepted.
 func (v *visits) send(w *walk) func(context.Context, probe.Packet, probe.Answer, []uint16) error {
 	return func(ctx context.Context, p probe.Packet, want probe.Answer, ports []uint16) error {
 		v.mu.Lock()

@@ -357,7 +357,7 @@ func (s *story) checkSource(host *topology.Host, proto state.Protocol, dst netip
 	return nil
 }
 
-// isOthers reports whether an address is one of a host that is not the node, so that connections to it are none of the dataplane's business.
+// isOthers reports whether an address belongs to a host that is not the node, so that the dataplane ignores connections to it.
 func (s *story) isOthers(addr netip.Addr) bool {
 	for _, host := range s.hosts {
 		if host != s.cluster.lab.Node() && slices.Contains(host.Addrs, addr) {

@@ -116,10 +116,10 @@ const resendAfter = 300 * time.Millisecond
 
 // startLoad: load NAME FROM PROTO TO [resending]
 //
-// It connects again and again, until unload. A resending load sends each datagram that is not answered again, as a
-// resolver does. Resending is for endpoints that vanish without having been terminating. Flows to them must be
-// deleted, and a deleted flow loses the datagram in flight on it, even an answer of an endpoint that still runs. On a
-// busy machine a datagram is in flight for long, and the story's next change may also lose the second one.
+// It connects again and again, until unload. A resending load sends each unanswered datagram again, as a resolver does. Resending is for
+// endpoints that vanish without having been terminating. Flows to them must be deleted, and a deleted flow loses the datagram in flight.
+// The lost datagram may even be an answer of an endpoint that still runs. On a busy machine a datagram is in flight for long, and the
+// story's next change may also lose the second one.
 func (s *story) startLoad(_ *testscript.TestScript, args []string) error {
 	resending := len(args) == 5 && args[4] == "resending"
 	if len(args) != 4 && !resending || s.hosts[args[1]] == nil || s.loads[args[0]] != nil {

@@ -85,8 +85,11 @@ func (f *openFlow) chat() {
 
 // talk: talk NAME EXPECTATION...
 //
-// It sends a line on each of the flows. The expectation is reaches HOST,... (each flow one of them), stays (with any caller that
-// answered before), refused, unanswered, fails (nobody answers, in whatever way), or broken, and may have a source.
+// It sends a line on each of the flows. The expectation may have a source, and is one of these:
+//   - reaches HOST,...: each flow reaches one of the hosts
+//   - stays: the last server of each flow answers again
+//   - refused, unanswered or broken
+//   - fails: nobody answers, for any reason
 func (s *story) talk(_ *testscript.TestScript, args []string) error {
 	if len(args) < 2 || s.flows[args[0]] == nil {
 		return fmt.Errorf("no open flow in %q; usage: talk NAME EXPECTATION…", args)

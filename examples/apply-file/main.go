@@ -1,9 +1,9 @@
-// Command apply-file is a dataplane of its own mode: a [backend.Backend] that a server programs over the node-local
-// API. 'switchyard apply' does the same for the modes of Switchyard. It writes the TCP ports of Services to a file,
-// in the way of programs that reload a configuration.
+// Command apply-file is a dataplane of its own mode: a [backend.Backend] that a server programs over the node-local API. 'switchyard apply'
+// does the same for the modes of Switchyard. It writes the TCP ports of Services to a file, in the way of programs that reload a
+// configuration.
 //
-// It shows the duties of a backend: an Apply that is whole or nothing, services that fail by themselves, and a Verify
-// that repairs foreign changes. package apifeed does the rest: following, retries, and reports to the server.
+// It shows the duties of a backend. Apply is whole or nothing, services fail individually, and Verify repairs foreign changes. Package
+// apifeed does the rest: following, retries, and reports to the server.
 package main
 
 import (
