@@ -43,8 +43,8 @@ type Backend interface {
 	//
 	// ctx ends when Run's context ends. Apply may ignore that, or return its error.
 	Apply(ctx context.Context, u *state.Update) (Result, error)
-	// Verify compares all that the dataplane holds with what was last applied and repairs any difference. Services that cannot be
-	// repaired are named in the result. It does nothing before the first Apply.
+	// Verify compares the whole content of the dataplane with the last applied state and repairs any difference. The result names Services
+	// that cannot be repaired. Verify does nothing before the first Apply.
 	Verify(ctx context.Context) (Result, error)
 	// Disturbed returns a channel that receives a value when something outside changed the dataplane or the interface addresses. Run then
 	// calls Verify soon. Disturbed may return nil. Run calls it once, and receives at any time. A value that comes during a Verify asks for
@@ -53,7 +53,7 @@ type Backend interface {
 	Disturbed() <-chan struct{}
 }
 
-// None is a dataplane that takes every state and holds nothing: the base of a layer that has no other one.
+// None is a dataplane that accepts every state and holds nothing. It is the base of a layer without another base.
 type None struct{}
 
 // Apply implements [Backend].
@@ -84,7 +84,7 @@ func (e *RefusedError) Error() string {
 type Result struct {
 	// Written counts the objects that were added, replaced or deleted: objects of the kernel, or entries of the dataplane's own tables.
 	Written int
-	// Repaired counts the written objects that had drifted: something else had changed or deleted them.
+	// Repaired counts the written objects that something else had changed or deleted.
 	Repaired int
 	// Failed has the reason for each service that is incomplete, and the remedy where there is one.
 	Failed map[state.ServiceName]error

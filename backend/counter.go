@@ -2,15 +2,15 @@ package backend
 
 import "github.com/switchyard-net/switchyard/state"
 
-// Counter is a [Backend] that counts new connections by frontend. A dataplane need not be one, and one that is need not count as it is
-// configured.
+// Counter is a [Backend] that counts new connections by frontend. A dataplane need not be a Counter, and its configuration may turn
+// counting off.
 type Counter interface {
-	// Counts reads back the counts of each of the frontends, in their order. A frontend that is not programmed has counted nothing.
-	// Counts changes nothing. It may be called at any time, concurrently with all other methods. After Close it may fail. Its cost is
-	// proportional to the keys, or to all frontends.
+	// Counts reads the counts of the given frontends, in their order. A frontend that is not programmed has a count of 0. Counts changes
+	// nothing. It may be called at any time, concurrently with all other methods. After Close it may fail. Its cost is proportional to the
+	// keys, or to all frontends.
 	//
-	// A frontend counts from the moment in which it is programmed. It goes on when the endpoints change. When the process is replaced by another one,
-	// or the frontend goes to another Service, it begins at 0, or goes on.
+	// The count of a frontend starts when the frontend is programmed. It goes on when the endpoints change. When another process replaces this
+	// one, or the frontend moves to another Service, the count may start again at 0 or go on.
 	Counts(keys []state.FrontendKey) ([]Counts, error)
 }
 
@@ -19,16 +19,17 @@ type Counter interface {
 // it. So counts go on while a frontend goes from one to the other.
 type CounterBelow interface {
 	Counter
-	// CountAbove replaces the records of Services of which another dataplane serves a part. A record is nil if that dataplane serves
-	// nothing of the Service. With full, all other records are gone. The frontends that the record given to Apply lacks count from the
-	// next Apply on, which must have these Services. The goroutine that calls Apply calls it.
+	// CountAbove replaces the whole records of Services that another dataplane serves in part. A record is nil if that dataplane serves
+	// nothing of the Service. With full, records of all other Services are removed. The whole records have frontends that the records given to
+	// Apply lack. These frontends count from the next Apply on, which must have their Services. The goroutine that calls Apply also calls
+	// CountAbove.
 	CountAbove(whole map[state.ServiceName]*state.Service, full bool)
 }
 
-// Counts are what was counted for a frontend. Each number may be of another moment.
+// Counts are the counts of a frontend. Each number may be of another moment.
 type Counts struct {
-	// Connections are all new ones, wherever they went. Without an answer, each attempt of a client counts: a connection that is rejected or
-	// dropped may be attempted again.
+	// Connections are all new connections with any outcome. Without an answer, each attempt of a client counts, because a client may repeat a
+	// rejected or dropped connection.
 	Connections uint64
 	// Rejects are the connections among them that were rejected because no endpoint exists. Drops are the ones that the traffic policy
 	// or the source ranges dropped.

@@ -6,17 +6,17 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Inspector is a [Backend] that can read back what it holds for single connections. A dataplane need not be one.
+// Inspector is a [Backend] that can read back its content for single connections. A dataplane need not be an Inspector.
 type Inspector interface {
-	// Inspect reads back from the kernel the outcome of a new connection. It changes nothing. It may be called at any time,
-	// concurrently with all other methods. After Close it may fail.
+	// Inspect reads from the kernel the outcome of a new connection. It changes nothing. It may be called at any time, concurrently with all
+	// other methods. After Close it may fail.
 	Inspect(q Query) (Held, error)
 }
 
 // Query is a new connection to a frontend.
 type Query struct {
 	Frontend state.FrontendKey
-	// Dst is where the client connects to, also for a node port.
+	// Dst is the destination of the client, also for a node port.
 	Dst netip.Addr
 	// Node reports whether the client is this node, and Outside whether it is neither a pod nor this node.
 	Node, Outside bool
@@ -24,15 +24,15 @@ type Query struct {
 	Source netip.Addr
 }
 
-// Held is what a dataplane holds for a connection.
+// Held is the content of a dataplane for a connection.
 type Held struct {
-	// Verdict is [state.Unused] if it holds nothing of the frontend.
+	// Verdict is [state.Unused] if the dataplane lacks the frontend.
 	Verdict state.Verdict
 	// Endpoints are those that the connection can get, in order.
 	Endpoints []netip.AddrPort
-	// Objects are what was found, in the words of the kernel's tools.
+	// Objects are the objects that were found, in the words of the kernel's tools.
 	Objects []string
-	// Differences are between parts of the dataplane that may take the same connection, and have it go elsewhere.
+	// Differences are between parts of the dataplane that may take the same connection and send it to different destinations.
 	Differences []string
 	// Connections are the open connections of the client to the same frontend, or of all clients if its address is not known. If there
 	// are many, Connections has some of them. Count is how many there are.
@@ -40,10 +40,10 @@ type Held struct {
 	Count       int
 }
 
-// Connection is one that is there: Client has opened it, and Server answers.
+// Connection is an open connection. Client has opened it, and Server answers.
 type Connection struct{ Client, Server netip.AddrPort }
 
-// maxConnections is how many are listed.
+// maxConnections is how many connections are listed.
 const maxConnections = 20
 
 // Add adds a connection.

@@ -15,7 +15,7 @@ import (
 // portPair is a port before and after a change; one of them may be nil.
 type portPair struct{ from, to *state.Port }
 
-// pairPorts pairs the ports of two records, of which either may be nil, in their order.
+// pairPorts pairs the ports of two records in their order. Either record may be nil.
 func pairPorts(from, to *state.Service) (pairs []portPair) {
 	a, b := portsOf(from), portsOf(to)
 	pairs = make([]portPair, 0, max(len(a), len(b)))

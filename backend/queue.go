@@ -37,7 +37,7 @@ type queue struct {
 	// held is what the dataplane holds.
 	held  *held
 	wants map[state.ServiceName]*want
-	// arrivals are the updates of which something is left, the oldest first.
+	// arrivals are the updates that are not applied completely, the oldest first.
 	arrivals []*arrival
 	// turns are the namespaces that have something to apply, in the order of their turns.
 	turns   []*turn
@@ -65,7 +65,7 @@ func newQueue(most int, h *held) queue {
 	}
 }
 
-// keyHash stands for a frontend. There may be many, of which nobody can choose two with the same.
+// keyHash stands for a frontend. Two frontends may have the same hash, but nobody can choose such frontends.
 type keyHash uint64
 
 var hashSeed = maphash.MakeSeed()
@@ -211,7 +211,7 @@ func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, 
 	return w.arrival
 }
 
-// again takes down that a service is to be what it could not be so far, unless it is about to change. No update waits for it.
+// again takes down a desired record that failed before, unless the service is about to change. No update waits for it.
 func (q *queue) again(name state.ServiceName, record *state.Service, now time.Time) {
 	if q.wants[name] == nil {
 		q.want(name, record, &arrival{}, now)
@@ -294,7 +294,7 @@ func (q *queue) requeue(now time.Time) {
 
 func (q *queue) isResting(w *want) bool { return w.isLarge && !q.rests[w.name].IsZero() }
 
-// since returns since when the oldest update waits of which more is left than services that rest, zero if there is none.
+// since returns the start time of the oldest update that waits for other services than resting ones. It returns zero if there is none.
 func (q *queue) since() time.Time {
 	resting := map[*arrival]int{}
 	for _, w := range q.waiting {
@@ -338,7 +338,7 @@ func takesMore(pairs []portPair, most int) bool {
 	return false
 }
 
-// batch is what is applied at once.
+// batch is the set of changes that are applied at once.
 type batch struct {
 	steps []step
 	// next are the records, nil for services that are removed. Those that only lose frontends to others have no step.
@@ -398,7 +398,7 @@ func (q *queue) takeFrom(b *batch, from *[]*want, at place, most, services int) 
 	return cost
 }
 
-// step adds a part of a service's change, with what that takes away from others, and returns what it takes.
+// step adds a part of a service's change, including the frontends that it takes from other services, and returns its cost.
 func (q *queue) step(b *batch, w *want, most int) (cost int) {
 	switch {
 	case q.held.failed[w.name] > 0:

@@ -6,8 +6,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// RelayMark is the bit of packet marks by which a relay and the dataplane below it tell each other's packets: 0x1000. It is set between two hooks, and on the relay's
-// own sockets. Packets of nobody else may have it.
+// RelayMark is the bit of packet marks, 0x1000, by which a relay and the dataplane below it recognize their packets. It is set between two
+// hooks, and on the relay's own sockets. No other packets may have it.
 const RelayMark = 1 << 12
 
 // Listener is where a relay above a dataplane takes the connections of one family and protocol.

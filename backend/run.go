@@ -33,16 +33,15 @@ type RunOptions struct {
 	MinBackoff, MaxBackoff time.Duration
 	// MinDisturbedInterval is the least time between a verification and one that a disturbance asks for. Default: 100 ms.
 	MinDisturbedInterval time.Duration
-	// OnStatus is called before each Apply and after each Apply and Verify, by the goroutine of Run; it must return soon. It
-	// may be nil.
+	// OnStatus is called before each Apply and after each Apply and Verify, by the goroutine of Run. It must return soon. It may be nil.
 	OnStatus func(Status)
-	// OnAttempt is called after each Apply and Verify, ahead of OnStatus, likewise. It may be nil.
+	// OnAttempt is called after each Apply and Verify, before OnStatus, by the same goroutine. It may be nil.
 	OnAttempt func(Attempt)
 }
 
 // Attempt is one call of a backend.
 type Attempt struct {
-	// Update is what was applied, nil for a Verify. It must not be modified.
+	// Update is the applied update, nil for a Verify. It must not be modified.
 	Update *state.Update
 	// Retry is set if the update holds only services that failed before.
 	Retry bool
@@ -91,7 +90,7 @@ func (r *Reconciler) Run(ctx context.Context, feed state.Feed, o RunOptions) err
 	return run.run(ctx)
 }
 
-// runner is one call of Run. It is used by one goroutine only, but for its alarm.
+// runner is one call of Run. Only one goroutine uses it, except for its alarm.
 type runner struct {
 	RunOptions
 	*Reconciler
@@ -145,8 +144,8 @@ func (r *runner) run(ctx context.Context) error {
 	return nil
 }
 
-// next waits for an update until something else is due, at the time until or because of a disturbance; it is nil then. It does not wait if
-// there is something to apply already.
+// next waits for an update until something else is due, at the time until or because of a disturbance. It then returns nil. It does not
+// wait if there already is something to apply.
 func (r *runner) next(run context.Context, isReady bool, until time.Time) (*state.Update, error) {
 	var ctx context.Context
 	var cancel context.CancelFunc
@@ -243,7 +242,7 @@ func (r *runner) pending(since time.Time) {
 	}
 }
 
-// apply calls the backend, and reports whether it succeeded. Otherwise the same comes again, after a pause.
+// apply calls the backend, and reports whether it succeeded. Otherwise the same update comes again after a pause.
 func (r *runner) apply(ctx context.Context, u *state.Update, isRetry bool) (Result, bool) {
 	result, err := r.attempt(Attempt{Update: u, Retry: isRetry}, func() (Result, error) { return r.Apply(ctx, u) })
 	if err == nil {
@@ -257,8 +256,8 @@ func (r *runner) apply(ctx context.Context, u *state.Update, isRetry bool) (Resu
 	return result, false
 }
 
-// applied records that an update was applied. targets are the records that failed services are to have. A failed service without a
-// target is to have the record of the update.
+// applied records that an update was applied. targets are the desired records of failed services. Without a target, the desired record of a
+// failed service is in the update.
 func (r *runner) applied(u *state.Update, result Result, targets map[state.ServiceName]*state.Service) {
 	r.applying.reset()
 	now := time.Now()

@@ -252,7 +252,7 @@ func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
 	return result, nil
 }
 
-// withdraw has the hooks stop what they must not do after u.
+// withdraw has the hooks stop serving everything that is wrong after u.
 func (b *Backend) withdraw(h *hooks, u *state.Update, settings *plan.Settings) error {
 	return errors.Join(h.limitNodePorts(b.services.nodePorts(u, settings)), b.services.withdraw(h.tables, u, settings))
 }
@@ -285,8 +285,7 @@ func (b *Backend) settings(n *state.Node) *plan.Settings {
 	return s
 }
 
-// try has the hooks do something, if they are not off. After an error it is not certain what they do: they are taken away, until they are
-// attached again.
+// try runs do on the hooks, if they are on. After an error their state is not certain. They are then removed until they are attached again.
 func (b *Backend) try(do func(*hooks) error) {
 	if b.hooks == nil {
 		return
@@ -296,8 +295,8 @@ func (b *Backend) try(do func(*hooks) error) {
 	}
 }
 
-// extend makes the hooks do all that they can of what the base does. If they are off, they are attached again only if again is set: what a
-// kernel has refused it mostly refuses for good.
+// extend has the hooks serve as much of the base's state as they can. If they are off, it attaches them again only if again is set, because
+// a kernel mostly repeats a refusal.
 func (b *Backend) extend(again bool) {
 	if b.hooks == nil && again || b.reconfigured {
 		b.reconfigured = false // if they cannot be loaded, none are left that go by previous options
@@ -362,7 +361,7 @@ func (b *Backend) load() error {
 	return nil
 }
 
-// unload takes the hooks away. The base does what they did.
+// unload removes the hooks. The base serves instead.
 func (b *Backend) unload() error {
 	h := b.hooks
 	if h == nil {

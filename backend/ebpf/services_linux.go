@@ -55,7 +55,7 @@ func (s *services) plan(record *state.Service, settings *plan.Settings) []plan.R
 	return s.routes
 }
 
-// withdraw has the hooks stop what they must not do after u.
+// withdraw has the hooks stop serving everything that is wrong after u.
 func (s *services) withdraw(t *maps.Tables, u *state.Update, settings *plan.Settings) error {
 	t.Reclaim()
 	if s.counters != nil {
@@ -463,8 +463,8 @@ func (e *service) extend(t *maps.Tables, next []plan.Route) error {
 	return nil
 }
 
-// extendRoute makes a route that the hooks have one that does all of next; had is nil if they have none. It returns what they have now, also
-// after an error.
+// extendRoute extends a route of the hooks until it serves all of next. had is nil if the hooks have no route. It returns the route that
+// the hooks have afterwards, also after an error.
 func extendRoute(t *maps.Tables, had *maps.Placed, next *plan.Route) (*maps.Placed, error) {
 	now := &maps.Placed{Route: *next}
 	var held *plan.Route

@@ -386,7 +386,7 @@ func (b *Backend) desire(s *rules.Settings, next map[state.ServiceName]*state.Se
 	}
 }
 
-// write makes the kernel hold what is desired. If it is not known what the kernel holds, that is read first.
+// write makes the kernel hold the desired content. It reads the content of the kernel first if it is not known.
 func (b *Backend) write(ctx context.Context) (written int, err error) {
 	for _, f := range families {
 		if !b.known {
@@ -445,8 +445,8 @@ func readBack(ctx context.Context, f state.Family, t *tool, sets sets, tables []
 	return held, nil
 }
 
-// writeFamily carries out what there is to change in a family. Sets have what is new before the rules lead there, and lose what is old after
-// them.
+// writeFamily carries out the changes of a family. Sets get new elements before the rules that use them, and lose old elements after the
+// rules have changed.
 func (b *Backend) writeFamily(ctx context.Context, f state.Family) (written int, err error) {
 	p := b.tables[f].Plan()
 	for i, s := range p.Create {

@@ -60,7 +60,7 @@ type Backend struct {
 	refused map[plan.Key]error
 	// settings are the settings of all divisions.
 	settings plan.Settings
-	// known is set if what is held is what the kernel holds. It is not before the first Apply, and after a failure.
+	// known is set if held is the content of the kernel. It is not set before the first Apply, and after a failure.
 	known bool
 	// node and revision are of the last update; node is nil before the first one.
 	node     *state.Node

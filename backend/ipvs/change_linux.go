@@ -14,7 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// change is the way from what was applied to an update.
+// change is the transition from the applied state to an update.
 type change struct {
 	update *state.Update
 	// next are the divisions that services get, nil for those that go.
@@ -25,14 +25,14 @@ type change struct {
 	started map[plan.Key]bool
 	// whole is set if all that the kernel holds was read.
 	whole bool
-	// repair is set if only what others have done is to be written, and written is how much had been written before.
+	// repair is set if only foreign changes are to be repaired. written is how much had been written before.
 	repair  bool
 	written int
-	// notes are what it means for flows.
+	// notes are the effects of the change on flows.
 	notes []conntrack.Note
 }
 
-// base returns what the base is to show.
+// base returns the update for the base.
 func (c *change) base() *state.Update {
 	u := *c.update
 	u.Changed = make([]*state.Service, 0, len(c.update.Changed)+len(c.redivided))
@@ -46,7 +46,7 @@ func (c *change) base() *state.Update {
 	return &u
 }
 
-// begin works out what u means, and has IPVS take on what it serves from now on.
+// begin works out the change for u, and has IPVS take on the frontends that it serves from now on.
 func (b *Backend) begin(u *state.Update) (*change, error) {
 	settings := b.divide()
 	c := &change{

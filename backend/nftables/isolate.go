@@ -11,7 +11,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// refused reports whether the kernel refused a batch for what is in it, so that it will do so again.
+// refused reports whether the kernel refused a batch because of its content, and would refuse it again.
 func refused(err error) bool {
 	return slices.ContainsFunc([]error{
 		syscall.EINVAL, syscall.EEXIST, syscall.ENOENT, syscall.ENOTEMPTY, syscall.ERANGE, syscall.EOPNOTSUPP,
@@ -46,7 +46,7 @@ func (b *Backend) isolate(u *state.Update, lost map[state.ServiceName]error, unk
 	for _, name := range u.Gone(maps.Keys(services)) {
 		delete(services, name)
 	}
-	// Unless the last commit is made, the mirror shows a part of what was searched, and lacks what was to be deleted last.
+	// Until the last commit succeeds, the mirror shows only a part of the search. It also lacks the elements that the last commit deletes.
 	incomplete := b.mirror.Preserved.All || u.Full
 	defer func() {
 		if err != nil {

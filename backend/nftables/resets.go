@@ -55,8 +55,8 @@ func (b *Backend) commitResetsAtOnce(p *ruleset.ResetPlan) (n int, err error) {
 	return n, err
 }
 
-// clearResets ensures, before a plan is carried out, that no connection to an endpoint is reset that serves after it. If the plan is
-// from a comparison, which was to make want, the tables of resets are compared, too. want is nil for other plans.
+// clearResets ensures, before a plan is carried out, that no endpoint that serves afterwards is reset. After a comparison, want is its
+// desired content, and the tables of resets are also compared. want is nil for other plans.
 func (b *Backend) clearResets(p *ruleset.Plan, want *ruleset.Desired) (s *ruleset.Serving, written int, err error) {
 	if b.resets == nil {
 		return nil, 0, nil

@@ -308,7 +308,7 @@ func (b *Backend) takeOver() error {
 	return b.inherit(&taken)
 }
 
-// inheritance is what was handed over.
+// inheritance is the content of a hand-over.
 type inheritance struct {
 	items []*item
 	fds   [][]int
@@ -348,7 +348,7 @@ func (h *inheritance) drop() {
 	}
 }
 
-// inherit makes what was handed over the relay's own. Listeners come before flows.
+// inherit adds the content of a hand-over to the relay. Listeners come before flows.
 func (b *Backend) inherit(h *inheritance) error {
 	r := b.relay
 	conns, flows := 0, 0

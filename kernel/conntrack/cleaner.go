@@ -81,7 +81,7 @@ type suspect struct {
 	gone []netip.AddrPort
 	// untranslated: flows may have begun while it had no endpoints.
 	untranslated bool
-	// anybody may be answering its flows: it is not known what was there before it.
+	// anybody is set if any endpoint may be answering the flows, because the previous state of the frontend is not known.
 	anybody bool
 	// noted counts the notes up to the one that this is from.
 	noted int
@@ -223,8 +223,8 @@ func frontends(s *state.Service) map[state.FrontendKey]serving {
 	return found
 }
 
-// endpoints returns all that may answer a flow to p, sorted. A flow stays right as long as its endpoint serves the port,
-// whatever route it came by.
+// endpoints returns all endpoints that may answer a flow to p, sorted. A flow stays valid as long as its endpoint serves the port by any
+// route.
 func endpoints(p *state.Port) []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, list := range [][]state.Endpoint{

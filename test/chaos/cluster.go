@@ -56,8 +56,8 @@ type member struct {
 	gone, unready bool
 }
 
-// cluster is a small cluster in a lab: what it is, what the proxy learned of it, and what the oracle says of it. It is changed by
-// one goroutine.
+// cluster is a small cluster in a lab. It has the objects, the state that the proxy has learned of them, and the oracle's view. One
+// goroutine changes it.
 type cluster struct {
 	lab     *topology.Lab
 	subject Subject
@@ -226,8 +226,8 @@ func (c *cluster) world() (*oracle.World, error) {
 	return w, nil
 }
 
-// sendState hands the cluster as it is now to the proxy, without waiting. Until [cluster.settle] connections may go by what was and by
-// what is.
+// sendState hands the current cluster to the proxy, without waiting. Until [cluster.settle], connections may follow the previous or the
+// current state.
 func (c *cluster) sendState() error {
 	c.changes++
 	w, err := c.world()

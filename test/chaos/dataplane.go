@@ -112,7 +112,7 @@ func kindOf(name string) (*kind, error) {
 // slowRepair is how long a repair may take at least where only the counts are judged: twenty times as long as elsewhere.
 const slowRepair = 20 * repairGap
 
-// kind returns what is allowed to the dataplane on this machine.
+// kind returns the limits of the dataplane on this machine.
 func (o *Options) kind() (*kind, error) {
 	k, err := kindOf(o.Dataplane)
 	if err != nil || !o.CountsOnly {
@@ -203,7 +203,7 @@ func onNode(l *topology.Lab, input, name string, args ...string) (out []byte, er
 	return out, err
 }
 
-// flush does what somebody does who deletes all rules of the node's dataplane.
+// flush deletes all rules of the node's dataplane, as another program would.
 func (k *kind) flush(l *topology.Lab) error {
 	if k.mode != "iptables" || k.variant != "legacy" {
 		_, err := onNode(l, "", "nft", "flush", "ruleset")

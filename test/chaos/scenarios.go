@@ -310,8 +310,8 @@ func flush(ctx context.Context, s *stage) (string, error) {
 	return flushRules(ctx, s)
 }
 
-// flushRules: rules that belong to their process stay. While there are no rules, new connections cannot succeed; what they are given is
-// the time for a repair. Clients with affinity, which the rules remember, are forgotten with them.
+// flushRules deletes the rules. Rules that belong to their process stay. New connections cannot succeed without rules, so their limit is
+// the time for a repair. The rules remember clients with affinity, so these are forgotten as well.
 func flushRules(ctx context.Context, s *stage) (string, error) {
 	rules, err := onNode(s.lab, "", "nft", "list", "ruleset")
 	if err != nil {

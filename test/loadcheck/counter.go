@@ -305,8 +305,8 @@ func first(waits []wait) time.Duration {
 	return waits[0].length()
 }
 
-// unexplained returns the wait with most left after subtraction of the others at the same moment, and what is left. The waits
-// are sorted, the longest first, and the others are merged.
+// unexplained returns the wait with the longest rest after subtraction of overlapping others, and that rest. The waits are sorted, the
+// longest first, and the others are merged.
 func unexplained(waits, others []wait) (most wait, left time.Duration) {
 	for _, w := range waits {
 		if w.length() <= left {

@@ -140,8 +140,8 @@ func (l *Lab) veth(a *Host, aName string, b *Host, bName string) (aDev, bDev net
 	return pair, bDev, nil
 }
 
-// awaitUp waits until a device that has been started carries packets. The kernel gives it a queue in the background (linkwatch),
-// on a busy machine some 100 ms later, and drops what is sent before.
+// awaitUp waits until a started device carries packets. The kernel gives it a queue in the background (linkwatch), on a busy machine some
+// 100 ms later. It drops packets that are sent before.
 func (h *Host) awaitUp(dev netlink.Link) error {
 	return await(fmt.Sprintf("device %s of %s", dev.Attrs().Name, h.Name), func() (bool, error) {
 		now, err := h.nl.LinkByIndex(dev.Attrs().Index)

@@ -25,8 +25,8 @@ type Conn struct {
 	many *many  // for the answers to Find, nil before the first
 }
 
-// A batch travels in one datagram, so the socket's buffers bound its size: 120,000 elements take about 8 MiB. The kernel
-// only accounts what is in flight.
+// A batch is one datagram, so the socket's buffers bound its size. 120,000 elements take about 8 MiB. The kernel only accounts data in
+// flight.
 const socketBuffer = 256 << 20
 
 // Dial opens a socket in the calling thread's network namespace. It needs CAP_NET_ADMIN there.
@@ -377,13 +377,13 @@ const (
 	quietAttempts = 5
 )
 
-// dump calls fn for all objects of a kind in a table's family. A dump that was interrupted by a commit is repeated,
-// after a call of again. The kernel only reports a commit between two messages of a dump, not a commit while it fills
-// a message. So the generation is also compared.
+// dump calls fn for all objects of a kind in a table's family. A dump that was interrupted by a commit is repeated, after a call of again.
+// The kernel only reports a commit between two messages of a dump, not a commit while it fills a message. So the generation is also
+// compared.
 //
-// Commits to other tables interrupt a dump just so, and on a busy node may do it every time. They do not change what it shows:
-// a table of ours has one writer. So after some attempts an interrupted dump is taken for true. If there was another writer after
-// all, its commits are seen by their generation, and looked into.
+// Commits to other tables also interrupt a dump, on a busy node perhaps every time. They do not change its content, because a table of ours
+// has one writer. So after some attempts an interrupted dump is accepted. If there was another writer, the generation shows its commits,
+// and they are looked into.
 func (c *Conn) dump(typ uint16, t Table, attrs []Attr, again func(), fn func(attrs []byte) error) error {
 	before, err := c.Generation()
 	if err != nil {

@@ -177,8 +177,8 @@ func measureInMode(ctx context.Context, c *cluster, p proxy, f *modeFigures, to 
 	return err
 }
 
-// onlyVariant has the processes that are started find the programs of one variant of iptables, by whatever name, and no others, until restore is
-// called. Elsewhere both proxies choose by what they find on the node.
+// onlyVariant hides the programs of all but one variant of iptables from new processes, until restore is called. Elsewhere both proxies
+// choose between the variants by the state of the node.
 func onlyVariant(mode, variant, dir string) (restore func(), err error) {
 	if mode != "iptables" {
 		return func() {}, nil

@@ -235,8 +235,8 @@ current-context: e2e
 	return os.WriteFile(c.Kubeconfig(), []byte(text), 0o600)
 }
 
-// Expose listens on the API server's address inside another namespace and passes connections on, until what it returns is
-// closed. Programs in that namespace connect by [ControlPlane.Kubeconfig].
+// Expose listens on the API server's address inside another namespace and passes connections on, until the result is closed. Programs in
+// that namespace connect by [ControlPlane.Kubeconfig].
 func (c *ControlPlane) Expose(ns namespace) (io.Closer, error) {
 	var listener net.Listener
 	err := ns.Do(func() (err error) { listener, err = net.Listen("tcp", address); return err })

@@ -88,8 +88,8 @@ func Counts(f state.Family, read func(ipset.Set) ([]ipset.Counted, error)) (map[
 	return all, nil
 }
 
-// invalidSet is the set that counts the packets that are dropped because they are invalid. It has all addresses, and is there for good: a counter of a
-// rule would start again with each change of its chain.
+// invalidSet is the set that counts the packets that are dropped because they are invalid. It has all addresses and is never removed. A
+// counter of a rule would start again with each change of its chain.
 func invalidSet(f state.Family) ipset.Set {
 	return ipset.Set{Name: setName(f, setInvalid), Type: ipset.Net, Family: f, MaxElements: maxElements, Counters: true}
 }

@@ -126,7 +126,7 @@ func (t *Tables) Configure(s *Settings) {
 	t.grow()
 }
 
-// fixed adds what is there without any Service, or takes it away.
+// fixed adds or removes the content that does not depend on Services.
 func (t *Tables) fixed(s *Settings, n int) {
 	for id, content := range s.fixedChains(t.family) {
 		t.setChain(id, content, n > 0)
@@ -344,7 +344,7 @@ type Elements struct {
 	Elements []ipset.Element
 }
 
-// Plan returns what leads from what is held to what is desired.
+// Plan returns the changes from the held content to the desired content.
 func (t *Tables) Plan() *Plan {
 	p := &Plan{tables: t}
 	t.planSets(p)

@@ -153,7 +153,7 @@ func lingering(p *state.Port, t *state.Traffic) []state.Endpoint {
 	if p.Protocol != state.UDP {
 		return p.Lingering
 	}
-	// A flow stays right as long as its endpoint serves the port, whatever route it came by.
+	// A flow stays valid as long as its endpoint serves the port by any route.
 	all := slices.Clone(p.Lingering)
 	for _, r := range []*state.Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside} {
 		if len(r.Endpoints) > 0 && &r.Endpoints[0] != &t.Inside.Endpoints[0] {

@@ -20,7 +20,7 @@ type Desired struct {
 	Preserved Preserved
 }
 
-// After returns what is desired once u is applied to what the mirror holds, but for the addresses that serve NodePorts.
+// After returns the desired content once u is applied to the content of the mirror, without the addresses that serve NodePorts.
 func (m *Mirror) After(u *state.Update) Desired {
 	d := Desired{Services: slices.Clone(u.Changed), Node: u.Node, Preserved: m.Preserved.After(u)}
 	if u.Full {
@@ -100,7 +100,8 @@ func (m *Mirror) compareOnce(s *Settings, want Desired, r Reader, l Limits, whol
 	return p, slices.DeleteFunc(ks.unexpected(), func(s *largeSet) bool { return s.rewrite }), nil
 }
 
-// difference plans the difference between what was read, or is while it is compared, and what is desired.
+// difference plans the difference between the desired content and the kernel's content. That content has been read, or is read during the
+// comparison.
 func (m *Mirror) difference(settings *Settings, ks *kernelState, want Desired) (*Plan, error) {
 	p := newPlan(settings, m, NewMirror())
 	p.node = want.Node
@@ -280,10 +281,10 @@ func (p *Plan) compareTable(t *tableState) {
 	p.replaceTable(t, sets, chains)
 }
 
-// replaceTable plans a table from scratch, with all that is desired or preserved in it. Sets that are as they should be stay, and get
-// what they lack. A packet that is between two of the old rules at the commit goes on by the old rules. It would find nothing in the
-// next set if that set were deleted. Clients with affinity stay as well: the noted numbers follow from names, which mean the same to
-// any version that has the same set.
+// replaceTable plans a table from scratch, with its desired and preserved content. Correct sets stay, and get their missing elements. A
+// packet that is between two of the old rules at the commit continues with the old rules. If the next set were deleted, the packet would
+// find nothing in it. Clients with affinity also stay. The noted numbers follow from names, which have the same meaning in any version that
+// has the same set.
 func (p *Plan) replaceTable(t *tableState, sets []nft.Set, chains []nft.Chain) {
 	next := tablePlan{table: table(t.family), replace: t.skeleton, chains: chains}
 	keepsTable := t.skeleton.Flags() == p.settings.TableFlags

@@ -25,7 +25,7 @@ type Preserved struct {
 // none reports whether nothing is preserved.
 func (s *Preserved) none() bool { return !s.All && len(s.Services) == 0 }
 
-// After returns what is still preserved once u is applied: nothing, if u is full. The maps are new ones.
+// After returns the preserved elements once u is applied. There are none if u is full. The maps are new.
 func (s *Preserved) After(u *state.Update) Preserved {
 	next := Preserved{Services: map[state.ServiceName]*state.Service{}, Lost: map[state.ServiceName]error{}}
 	if u.Full {
@@ -47,8 +47,8 @@ func (s *Preserved) After(u *state.Update) Preserved {
 	return next
 }
 
-// Concerns reports whether an update is about what is preserved, so that the mirror does not show what it changes. It takes time for what the
-// update has, not for what is preserved, but for the first time.
+// Concerns reports whether an update changes preserved elements, which the mirror does not show. Its cost depends on the size of the
+// update. Only the first call also depends on the number of preserved elements.
 func (s *Preserved) Concerns(u *state.Update) bool {
 	if s.All {
 		return true
@@ -140,7 +140,7 @@ func (f *keptFrontends) without(numbers map[owner]uint32) map[owner]uint32 {
 	return numbers
 }
 
-// preserve takes off ks what is preserved.
+// preserve removes the preserved elements from ks.
 func (p *Plan) preserve(ks *kernelState, want Desired, frontends *keptFrontends) {
 	p.m.Preserved = want.Preserved
 	if frontends == nil {

@@ -257,8 +257,8 @@ func HasSets(f state.Family, sk *nft.Skeleton) bool {
 	return !slices.ContainsFunc(resetSets(f), func(s nft.Set) bool { return !sk.HasSet(resetTable(f), &s) })
 }
 
-// Compare plans the difference between what the kernel holds and what is to be reset, given the endpoints that are to serve. It keeps
-// all that an earlier process has left, except the endpoints that are to serve.
+// Compare plans the difference between the kernel's content and the endpoints to reset, given the endpoints that are to serve. It keeps all
+// elements of an earlier process, except the endpoints that are to serve.
 func (r *Resets) Compare(s *Serving, found []Found, former bool, now time.Time) *ResetPlan {
 	p := r.plan(now)
 	for i := range found {

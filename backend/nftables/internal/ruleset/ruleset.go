@@ -38,14 +38,14 @@ type Settings struct {
 	// MasqueradeMark is the bit of packet marks that marks connections for masquerading between two hooks, for example 0x4000. Other
 	// bits of the mark are left alone.
 	MasqueradeMark uint32
-	// UpstreamMark is the bit of the mark of connections that go past Services, except for cluster IPs. 0: there are none.
+	// UpstreamMark is the mark bit of connections that bypass Services, except for cluster IPs. 0: there are none.
 	UpstreamMark uint32
 	// MaxAffinityClients is how many clients with affinity are remembered in each family. If it changes, they are forgotten.
 	MaxAffinityClients uint32
 	// Counters has the rules count new connections to each frontend.
 	Counters bool
-	// Whole are the records of Services of which a dataplane above this one serves a part. With Counters, the rules count connections to that, too, and
-	// leave them alone otherwise.
+	// Whole are the records of Services that a dataplane above this one serves in part. With Counters, the rules also count connections to the
+	// frontends of that dataplane, and otherwise ignore them.
 	Whole map[state.ServiceName]*state.Service
 	// Listeners are the listeners of a relay above this dataplane. RelayMark is the bit of packet marks by which connections are led
 	// there.
