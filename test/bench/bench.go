@@ -4,9 +4,12 @@ package bench
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -188,6 +191,11 @@ func Percentile(durations []time.Duration, p float64) time.Duration {
 		rank++
 	}
 	return durations[max(rank, 1)-1]
+}
+
+// writePage writes a page of docs/benchmarks to a directory.
+func writePage(dir, name, text string) error {
+	return errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 }
 
 // Milliseconds is d in the unit "ms" of results.

@@ -2,12 +2,9 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"text/tabwriter"
@@ -203,7 +200,7 @@ func WriteDataplanes(dir string, r *DataplaneReport) error {
 	}
 	text := fmt.Sprintf(dataplanesText, r.CPUs, r.Kernel, r.Go, r.Time.Format(time.DateOnly), r.LoadBefore, r.LoadAfter, tables.String(), r.Endpoints, r.Clients,
 		r.Rounds, readable(r.SliceMillis))
-	return errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "dataplanes.md"), []byte(text), 0o644))
+	return writePage(dir, "dataplanes.md", text)
 }
 
 // newDataplaneReport describes what is to be measured, and where.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"text/tabwriter"
@@ -130,7 +128,7 @@ func WriteEBPF(dir string, r *Reporter) error {
 	}
 	text := fmt.Sprintf(ebpfText, runtime.NumCPU(), runtime.Version(), time.Now().UTC().Format(time.DateOnly), load["load-average-before"],
 		load["load-average-after"], measuredEndpoints, slice, rounds, &table, trimLines(list.String()))
-	return errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "ebpf.md"), []byte(text), 0o644))
+	return writePage(dir, "ebpf.md", text)
 }
 
 func isMatrixRow(name string) bool {

@@ -362,12 +362,5 @@ func usualSliceSize() int {
 	return c.slices[1].Size()
 }
 
-// listSize is how many bytes of protobuf the API server sends for all Services, their EndpointSlices, and Nodes. It is small: the
-// objects have nothing but what matters here.
-func listSize(services, nodes int) int {
-	c := newChurnCluster(1)
-	return services*(c.services[1].Size()+c.slices[1].Size()) + nodes*c.node.Size()
-}
-
 // MiB is bytes in the unit "MiB" of results.
 func MiB(bytes uint64) float64 { return float64(bytes) / (1 << 20) }

@@ -3,12 +3,34 @@ package bench
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
 	"text/tabwriter"
 	"time"
 )
+
+const growthsText = `# How time grows
+
+Written by ` + "`bench scaling --out docs/benchmarks`" + ` (%d CPUs, %s, %s). Each operation is measured with ten times more and more of
+everything that objects or packets can make more of. Its time is the shortest of several rounds, each of at least a millisecond.
+
+- **slope** is the slope of the best straight line on a log-log scale. It is 0 for a constant time, 1 for a time that grows as the size, 2 for its square. **last** is the slope between the two largest sizes, where fixed costs no longer hide a square.
+- An operation on one object, while others become more, must stay: at most %.2f, which is what caches cost. All others may grow as much as
+  what they work on: at most %.2f. The cost of a change of an endpoint or range may grow with its own Service. A record is computed, compared and sent as a whole.
+- STEEP marks slopes above that, with the reason.
+
+` + "```\n%s```\n"
+
+// WriteGrowths writes what was measured to a directory, as scaling.md.
+func WriteGrowths(dir string, all []Growth) error {
+	var table strings.Builder
+	err := writeGrowths(&table, all)
+	return errors.Join(err, writePage(dir, "scaling.md", fmt.Sprintf(growthsText, runtime.NumCPU(), runtime.Version(), time.Now().UTC().Format(time.DateOnly),
+		maxFlatSlope, maxSlope, &table)))
+}
 
 // Unexplained returns an error that names the operations that grow faster than they may for no known reason, nil if there are none.
 func Unexplained(all []Growth) error {

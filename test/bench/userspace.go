@@ -2,11 +2,8 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -77,7 +74,7 @@ func WriteUserspace(dir string, u *UserspaceReport) error {
 	}
 	text := fmt.Sprintf(userspaceText, runtime.NumCPU(), runtime.Version(), time.Now().UTC().Format(time.DateOnly), u.LoadBefore, u.LoadAfter,
 		strings.TrimSpace(u.HAProxy), t, u.Clients, u.Held, u.Rounds, readable(Milliseconds(u.Slice)))
-	return errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "userspace.md"), []byte(text), 0o644))
+	return writePage(dir, "userspace.md", text)
 }
 
 // UserspaceReport is what [Userspace] has measured: values by what and way, such as "ping-p50/haproxy".

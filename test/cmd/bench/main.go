@@ -76,7 +76,6 @@ network namespace of their own.`,
 		newBenchUserspaceCommand(),
 		newBenchRelayCommand(),
 		newBenchAttacksCommand(),
-		newBenchInternetCommand(),
 		newNodesCommand(),
 		newRelayServeCommand(),
 		newConnectionsCommand(),
@@ -168,7 +167,7 @@ no known reason. It takes up to 8 minutes.`,
 	}
 	cmd.Flags().BoolVar(&o.Quick, "quick", false, "measure small sizes only: it shows that all operations work, and nothing about how they grow")
 	cmd.Flags().StringVar(&o.Only, "only", "", "one part (brain, store, cluster, wire, server, relay, nftables, conntrack) or dimension")
-	cmd.Flags().StringVar(&dir, "out", "", "directory for scaling.md and scaling.svg")
+	cmd.Flags().StringVar(&dir, "out", "", "directory for scaling.md")
 	return cmd
 }
 
@@ -274,20 +273,6 @@ func newBenchRelayCommand() *cobra.Command {
 		return bench.Relay(ctx, r, relays)
 	})
 	cmd.Flags().IntVar(&nodes, "nodes", 0, "number of nodes (default 5000)")
-	return cmd
-}
-
-func newBenchInternetCommand() *cobra.Command {
-	nodes, costs := 0, ""
-	cmd := newBench("internet", "A model of trees of relays for more nodes than there is room for, with measured costs", false, func(ctx context.Context, r *bench.Reporter, o bench.Options) error {
-		relays, err := benchRelays(o, nodes)
-		if err != nil {
-			return err
-		}
-		return bench.Internet(ctx, r, bench.InternetOptions{RelayOptions: relays, Costs: costs})
-	})
-	cmd.Flags().IntVar(&nodes, "nodes", 0, "number of nodes (default 50000)")
-	cmd.Flags().StringVar(&costs, "costs", "", "file with the results of an earlier run, whose costs are taken instead of measured")
 	return cmd
 }
 
