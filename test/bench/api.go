@@ -1,100 +1,19 @@
+//go:build linux
+
 package bench
 
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"net"
-	"runtime"
 	"sync/atomic"
 	"time"
 
-	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/client"
-	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
-
-const (
-	apiChanges = 5000 // single changes that are measured
-	apiPolls   = 20   // full states that are measured
-)
-
-// API measures the node-local API over TCP on loopback, server and client in this process: how long a client takes to receive
-// the whole state by Next, and how long, and how many bytes, one changed endpoint takes from the source's Update until the
-// loop over the client's updates has it.
-func API(ctx context.Context, r *Reporter, o Options) error {
-	o = o.withDefaults(10_000)
-	for _, services := range o.Services {
-		done := r.Step("api: %d services with %d endpoints", services, o.Endpoints)
-		err := measureAPI(ctx, r, services, o.Endpoints)
-		done()
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func measureAPI(ctx context.Context, r *Reporter, services, endpoints int) error {
-	objects := Cluster(services, endpoints)
-	changing := slicesIn(objects)
-	if len(changing) == 0 {
-		return fmt.Errorf("a cluster with %d services of %d endpoints has no endpoint to change; ask for at least one of each", services, endpoints)
-	}
-	s := store.New(store.Options{Brain: brain.Config{NodeName: NodeName}})
-	defer s.Close()
-	sink := s.Source("bench")
-	sink.Update(objects, nil)
-	sink.Complete()
-	var wire traffic
-	api, err := serveAPI(ctx, server.Options{Feed: func(string) (state.Feed, error) { return s, nil }, Node: NodeName}, &wire)
-	if err != nil {
-		return err
-	}
-	defer api.close()
-
-	polls, err := pollAPI(ctx, api.target, services)
-	if err != nil {
-		return err
-	}
-	r.Report(Result{"api/next-first", services, endpoints, Milliseconds(polls[0]), "ms"})
-	r.Report(Result{"api/next-p50", services, endpoints, Milliseconds(Percentile(polls[1:], 50)), "ms"})
-
-	watch, err := watchAPI(ctx, client.Options{Target: api.target})
-	if err != nil {
-		return err
-	}
-	defer watch.close()
-	if u := <-watch.updates; u == nil || len(u.Changed) != services {
-		return errors.New("the first update is not the whole state")
-	}
-	settle(&wire)
-	before := wire.bytes()
-	rng := rand.New(rand.NewPCG(1, 1))
-	took := make([]time.Duration, 0, apiChanges)
-	for n := range apiChanges {
-		i := rng.IntN(len(changing))
-		changing[i] = withoutFirst(changing[i], n, services*endpoints)
-		change := []model.Object{changing[i]}
-		time.Sleep(200 * time.Microsecond) // lets the client ask for the next update, and everybody wait again
-		start := time.Now()
-		sink.Update(change, nil)
-		u := <-watch.updates
-		took = append(took, watch.at.Sub(start))
-		if u == nil || u.Full || len(u.Changed) != 1 {
-			return errors.New("an update is not the delta of one service")
-		}
-	}
-	settle(&wire)
-	r.Report(Result{"api/endpoint-change-bytes", services, endpoints, float64(wire.bytes()-before) / apiChanges, "B"})
-	r.Report(Result{"api/endpoint-change-p50", services, endpoints, Microseconds(Percentile(took, 50)), "us"})
-	r.Report(Result{"api/endpoint-change-p99", services, endpoints, Microseconds(Percentile(took, 99)), "us"})
-	return nil
-}
 
 // servedAPI is a server on loopback.
 type servedAPI struct {
@@ -125,25 +44,17 @@ func serveAPI(ctx context.Context, o server.Options, count *traffic) (*servedAPI
 	}}, nil
 }
 
-// pollAPI receives whole states by Next, one after the other, as the client library does for its handlers.
-func pollAPI(ctx context.Context, target string, services int) (took []time.Duration, err error) {
-	epc := &client.EndpointsClient{Target: target}
-	defer context.AfterFunc(ctx, epc.Cancel)()
-	defer epc.Cancel()
-	for range apiPolls {
-		runtime.GC() // what the last state left is not for this one to clean up
-		epc.InstanceID, epc.Rev = 0, 0
-		start := time.Now()
-		items, canceled := epc.Next()
-		took = append(took, time.Since(start))
-		if canceled {
-			return nil, ctx.Err()
-		}
-		if len(items) != services {
-			return nil, fmt.Errorf("received %d services of %d", len(items), services)
-		}
+// serveStore serves the states of a node.
+func serveStore(ctx context.Context, s *store.Store, count *traffic) (*servedAPI, error) {
+	return serveAPI(ctx, server.Options{Feed: func(string) (state.Feed, error) { return s, nil }, Node: NodeName}, count)
+}
+
+// changeOfOne returns an error unless an update is the change of one service.
+func changeOfOne(u *client.Update) error {
+	if u == nil || u.Full || len(u.Changed) != 1 {
+		return errors.New("an update is not the change of one service")
 	}
-	return took, nil
+	return nil
 }
 
 // watched is a client that follows a node.
@@ -183,12 +94,13 @@ type traffic struct{ n atomic.Int64 }
 
 func (t *traffic) bytes() int64 { return t.n.Load() }
 
-// settle waits until nothing more is on the wire.
-func settle(t *traffic) {
+// settle waits until nothing more is on the wire, and returns how much there was.
+func (t *traffic) settle() int64 {
 	for last := int64(-1); last != t.bytes(); {
 		last = t.bytes()
 		time.Sleep(50 * time.Millisecond)
 	}
+	return t.bytes()
 }
 
 type countedListener struct {

@@ -22,6 +22,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/kubeapi"
 	"github.com/switchyard-net/switchyard/test/sockethooks"
@@ -37,7 +38,8 @@ type AttackOptions struct {
 	// Changes and Connects are how many of a victim's are measured under each attack, unless that takes longer than For. Default: 60, 250, 20 s.
 	Changes, Connects int
 	For               time.Duration
-	// During is "upgrade" to have another process take over under each attack, "switch" to have another dataplane do so and then the first one again, or empty.
+	// During is "upgrade", "switch" or empty. With "upgrade", another process takes over under each attack. With "switch", another dataplane takes over, and
+	// then the first one again.
 	During string
 	// Memory is the limit of the program's memory in MiB, together with the kernel's for it. Default: 1000, as deployed.
 	Memory int
@@ -51,7 +53,7 @@ const (
 	leastAttack = 5 * time.Second
 	// mostLatency is how long a victim waits, for a change or for a connection.
 	mostLatency = 10 * time.Second
-	// strictChange is how long changes of other tenants may take in mode nftables, 99 of 100.
+	// strictChange is how long other tenants' changes and other programs' commits may take in mode nftables, 99 of 100.
 	strictChange = 10 * time.Millisecond
 )
 
@@ -59,9 +61,11 @@ const (
 type attackRow struct {
 	attack            string
 	changes, connects []time.Duration
+	// commits are commits of another program to nf_tables.
+	commits []time.Duration
 	// late changes did not arrive. Lost connections had no answer, and wrong connections had another server's answer.
 	late, lost, wrong int
-	// resident is memory of the program in bytes, and all what its cgroup counts, with what the kernel has for it; 0 if that is unknown.
+	// resident is the program's memory in bytes. all is the memory that its cgroup counts, with the kernel's for it, and 0 if that is unknown.
 	resident, all, descriptors uint64
 	// ended is why the program has ended, empty if it has not.
 	ended string
@@ -101,16 +105,16 @@ func Attacks(ctx context.Context, out io.Writer, o AttackOptions, strict bool) e
 
 func writeAttacks(out io.Writer, o *AttackOptions, rows []*attackRow) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "%s\tchanges\tp50 ms\tp99 ms\tlate\tconnects\tp50 ms\tp99 ms\tlost\twrong\tRSS MiB\twith kernel MiB\tdescriptors\tended\t\n", o.Dataplane)
+	fmt.Fprintf(w, "%s\tchanges\tp50 ms\tp99 ms\tlate\tcommit p99 ms\tconnects\tp50 ms\tp99 ms\tlost\twrong\tRSS MiB\twith kernel MiB\tdescriptors\tended\t\n", o.Dataplane)
 	ms := func(d []time.Duration, p float64) string {
 		if len(d) == 0 {
 			return "-"
 		}
-		return readable(Milliseconds(Percentile(d, p)))
+		return readable(in("ms", Percentile(d, p)))
 	}
 	for _, r := range rows {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%.0f\t%.0f\t%d\t%s\t\n", r.attack, len(r.changes), ms(r.changes, 50), ms(r.changes, 99), r.late,
-			len(r.connects), ms(r.connects, 50), ms(r.connects, 99), r.lost, r.wrong, MiB(r.resident), MiB(r.all), r.descriptors, r.ended)
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%s\t%d\t%s\t%s\t%d\t%d\t%.0f\t%.0f\t%d\t%s\t\n", r.attack, len(r.changes), ms(r.changes, 50), ms(r.changes, 99), r.late,
+			ms(r.commits, 99), len(r.connects), ms(r.connects, 50), ms(r.connects, 99), r.lost, r.wrong, MiB(r.resident), MiB(r.all), r.descriptors, r.ended)
 	}
 	return w.Flush()
 }
@@ -118,8 +122,13 @@ func writeAttacks(out io.Writer, o *AttackOptions, rows []*attackRow) error {
 func missedAttacks(o *AttackOptions, rows []*attackRow, strict bool) error {
 	var missed []string
 	for _, r := range rows {
-		if p99 := Percentile(r.changes, 99); o.Dataplane == "nftables" && p99 > strictChange {
-			missed = append(missed, fmt.Sprintf("%s: other tenants' changes take %v (p99), at most %v", r.attack, p99, strictChange))
+		for _, of := range []struct {
+			what string
+			took []time.Duration
+		}{{"other tenants' changes", r.changes}, {"other programs' commits", r.commits}} {
+			if p99 := Percentile(of.took, 99); o.Dataplane == "nftables" && p99 > strictChange {
+				missed = append(missed, fmt.Sprintf("%s: %s take %v (p99), at most %v", r.attack, of.what, p99, strictChange))
+			}
 		}
 		if r.late+r.lost+r.wrong > 0 || r.ended != "" {
 			missed = append(missed, fmt.Sprintf("%s: %d changes of other tenants are late, %d of their connections lost, %d wrong; %s", r.attack, r.late, r.lost, r.wrong, r.ended))
@@ -138,8 +147,7 @@ type attackedNode struct {
 	dir, cgroup, ebpf string
 	api               *kubeapi.Server
 	running           atomic.Pointer[attackedProcess]
-	// closers are called in reverse order.
-	closers []func() error
+	closers
 	// client is the victims' pod, server the pod that serves them, and attacker the attack's pod.
 	client, server, attacker *topology.Host
 	// tasks are goroutines of the attack, which end with it.
@@ -150,13 +158,6 @@ type attackedNode struct {
 type attackedProcess struct {
 	*exec.Cmd
 	exited chan struct{} // closed when it has ended
-}
-
-func (n *attackedNode) close() (err error) {
-	for i := range n.closers {
-		err = errors.Join(err, n.closers[len(n.closers)-1-i]())
-	}
-	return err
 }
 
 // The victims' Services: one whose endpoint changes its port, which says its number, and one that stays as it is.
@@ -202,18 +203,21 @@ func (o *AttackOptions) measure(ctx context.Context, a *attack) (row *attackRow,
 			return nil, err
 		}
 	}
-	var during sync.WaitGroup
-	var replaced error
+	var during, committing sync.WaitGroup
+	var replaced, committed error
 	during.Go(func() { replaced = o.replace(ctx, n, a.fields) })
+	committing.Go(func() { committed = n.commit(watching, row) })
 	err = o.victims(ctx, n, row)
 	during.Wait()
+	ended()
+	committing.Wait()
 	select {
 	case <-n.running.Load().exited:
 		lines := strings.Split(strings.TrimSpace(n.log()), "\n")
 		row.ended = fmt.Sprintf("%v: %s", n.running.Load().ProcessState, lines[len(lines)-1])
 	default:
 	}
-	return row, errors.Join(err, replaced)
+	return row, errors.Join(err, replaced, committed)
 }
 
 // replace lets something else take over in the middle of an attack, if it is to be.
@@ -294,6 +298,26 @@ func (o *AttackOptions) victims(ctx context.Context, n *attackedNode, row *attac
 	return nil
 }
 
+// commit makes commits of another program until ctx ends, and notes how long each took from the time at which it was due. The kernel takes one commit
+// at a time.
+func (n *attackedNode) commit(ctx context.Context, row *attackRow) (err error) {
+	var conn *nft.Conn
+	if err := n.Node().Do(func() (err error) { conn, err = nft.Dial(); return err }); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	for due := time.Now(); ctx.Err() == nil; due = due.Add(10 * time.Millisecond) {
+		time.Sleep(time.Until(due))
+		var batch nft.Batch
+		batch.AddTable(nft.Table{Family: nft.IPv4, Name: "elsewhere"})
+		if err := conn.Commit(&batch); err != nil {
+			return err
+		}
+		row.commits = append(row.commits, time.Since(due))
+	}
+	return nil
+}
+
 // connect has a victim connect to a Service.
 func (n *attackedNode) connect(ctx context.Context, s attackService, timeout time.Duration) topology.Answer {
 	return n.client.Probe(ctx, state.TCP, netip.AddrPortFrom(s.ip, 80), topology.ProbeOptions{Timeout: timeout})
@@ -303,7 +327,7 @@ func (n *attackedNode) connect(ctx context.Context, s attackService, timeout tim
 func (n *attackedNode) watch(ctx context.Context, row *attackRow) {
 	for ctx.Err() == nil {
 		pid := n.running.Load().Process.Pid
-		if rss, err := rssOf(pid); err == nil {
+		if rss, _, err := residentMemory(pid); err == nil {
 			row.resident = max(row.resident, rss)
 		}
 		// Since Linux 6.2 the size of the directory is the number of descriptors.
@@ -341,23 +365,23 @@ func (o *AttackOptions) newAttackedNode(ctx context.Context, a *attack) (_ *atta
 	if n.dir, err = os.MkdirTemp("", "switchyard-attacks-"); err != nil {
 		return nil, err
 	}
-	n.closers = append(n.closers, func() error { return os.RemoveAll(n.dir) })
+	n.add(func() error { return os.RemoveAll(n.dir) })
 	if n.Lab, err = topology.New(ctx, topology.Options{}); err != nil {
 		return nil, err
 	}
-	n.closers = append(n.closers, n.Lab.Close)
+	n.add(n.Lab.Close)
 	n.ebpf = "{}"
 	if o.Dataplane == "ebpf" {
 		namespaces, err := sockethooks.Namespaces(sockethooks.Of(n.Lab))
 		if err != nil {
 			return nil, err
 		}
-		n.closers = append(n.closers, namespaces.Close)
+		n.add(namespaces.Close)
 		path, unpin, err := sockethooks.Pin(namespaces, n.dir)
 		if err != nil {
 			return nil, err
 		}
-		n.closers = append(n.closers, unpin)
+		n.add(unpin)
 		n.ebpf = "{namespaceMap: " + path + "}"
 	}
 	for name, pod := range map[string]**topology.Host{"client": &n.client, "server": &n.server, "attacker": &n.attacker} {
@@ -387,7 +411,7 @@ func (n *attackedNode) serveAPI() error {
 			return err
 		}
 		server := &http.Server{Handler: n.api}
-		n.closers = append(n.closers, server.Close)
+		n.add(server.Close)
 		go func() { _ = server.Serve(l) }()
 		return nil
 	})
@@ -421,7 +445,7 @@ func (n *attackedNode) limitMemory(mib int) error {
 	if os.Mkdir(dir, 0o755) != nil {
 		return nil
 	}
-	n.closers = append(n.closers, func() error { return emptyCgroup(dir) })
+	n.add(func() error { return emptyCgroup(dir) })
 	if os.WriteFile(filepath.Join(dir, maximum), []byte(strconv.Itoa(mib<<20)), 0) == nil {
 		n.cgroup = dir
 	}
@@ -469,7 +493,7 @@ func (n *attackedNode) start(o *AttackOptions) error {
 		close(p.exited)
 	}()
 	n.running.Store(p)
-	n.closers = append(n.closers, func() error {
+	n.add(func() error {
 		err := p.Process.Kill()
 		<-p.exited
 		if errors.Is(err, os.ErrProcessDone) {

@@ -8,21 +8,22 @@ import (
 	"github.com/switchyard-net/switchyard/kubeconv"
 )
 
-// TestAttacksMissed: targets are for the changes of other tenants in mode nftables, and for their connections in
-// each mode.
+// TestAttacksMissed: targets are for the changes of other tenants and the commits of other programs in mode nftables. Other
+// tenants' connections have targets in each mode.
 func TestAttacksMissed(t *testing.T) {
 	slow := &attackRow{attack: "slow", changes: []time.Duration{time.Millisecond, time.Second}}
 	lossy := &attackRow{attack: "lossy", changes: []time.Duration{time.Millisecond}, lost: 1, ended: "ended: killed"}
+	alone := &attackRow{attack: "alone", commits: []time.Duration{time.Second}}
 	for _, test := range []struct {
 		dataplane string
 		strict    bool
 		want      []string
 	}{
 		{"nftables", false, nil},
-		{"nftables", true, []string{"slow: other tenants' changes take 1s", "lossy: 0 changes of other tenants are late, 1 of their connections lost"}},
+		{"nftables", true, []string{"slow: other tenants' changes take 1s", "lossy: 0 changes of other tenants are late, 1 of their connections lost", "alone: other programs' commits take 1s"}},
 		{"iptables", true, []string{"lossy: "}},
 	} {
-		err := missedAttacks(&AttackOptions{Dataplane: test.dataplane}, []*attackRow{slow, lossy}, test.strict)
+		err := missedAttacks(&AttackOptions{Dataplane: test.dataplane}, []*attackRow{slow, lossy, alone}, test.strict)
 		if (err != nil) != (test.want != nil) {
 			t.Errorf("%s, strict %v: %v", test.dataplane, test.strict, err)
 		}

@@ -37,8 +37,11 @@ var attacks = []attack{
 	{name: "budgets-full", start: fullBudgets},
 	{name: "1000-ports-190-addresses", start: largeServices(1, 1000, 190)},
 	{name: "5-of-those", start: largeServices(5, 1000, 190)},
-	{name: "20-ports-5000-endpoints", start: wideService(20, 5000, 300*time.Millisecond)},
-	{name: "1-endpoint-of-190000", start: wideService(1, 190_000, 100*time.Millisecond)},
+	{name: "1000-ports-1000-ranges", start: longLists(1000, 1000)},
+	{name: "20-ports-5000-endpoints", start: wideService(tenantService("wide", 2), 20, 5000, 5000, 300*time.Millisecond)},
+	{name: "20-ports-5000-sticky-endpoints", start: wideService(attackService{namespace: "tenant", name: "wide", ip: nth4("10.96.4.0", 2), sticky: true}, 20, 5000, 5000, 300*time.Millisecond)},
+	{name: "38-ports-1-endpoint-of-5000", start: wideService(tenantService("wide", 2), 38, 5000, 1, 100*time.Millisecond)},
+	{name: "1-endpoint-of-190000", start: wideService(tenantService("wide", 2), 1, 190_000, 1, 100*time.Millisecond)},
 	{name: "idle-connections", start: idle},
 	{name: "least-connections", fields: map[string]string{"userspace": "{policy: LeastConnections}"}, start: leastConnections},
 	{name: "full-buffers", start: fullBuffers},
@@ -51,7 +54,9 @@ type attackService struct {
 	ip              netip.Addr
 	ports           int
 	external        []netip.Addr
+	sources         []netip.Addr    // that may connect through its load balancer; none is without one
 	protocol        corev1.Protocol // TCP if it is empty
+	sticky          bool            // it has session affinity
 }
 
 func (s *attackService) proto() corev1.Protocol {
@@ -73,8 +78,18 @@ func (s *attackService) object() *corev1.Service {
 	for i := range s.ports {
 		o.Spec.Ports = append(o.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Protocol: s.proto(), Port: int32(80 + i), TargetPort: intstr.FromInt32(victimPort)})
 	}
+	if s.sticky {
+		o.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	}
 	for _, a := range s.external {
 		o.Spec.ExternalIPs = append(o.Spec.ExternalIPs, a.String())
+	}
+	if len(s.sources) > 0 {
+		o.Spec.Type = corev1.ServiceTypeLoadBalancer
+		o.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "100.127.0.1"}}
+	}
+	for _, a := range s.sources {
+		o.Spec.LoadBalancerSourceRanges = append(o.Spec.LoadBalancerSourceRanges, a.String()+"/32")
 	}
 	return o
 }
@@ -107,11 +122,7 @@ func (s *attackService) objects(endpoints []netip.Addr, port int32) []kubeapi.Ob
 }
 
 // nth4 is the nth address after one.
-func nth4(first string, n int) netip.Addr {
-	b := netip.MustParseAddr(first).As4()
-	v := uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3]) + uint32(n)
-	return netip.AddrFrom4([4]byte{byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)})
-}
+func nth4(first string, n int) netip.Addr { return nth(netip.MustParsePrefix(first+"/32"), n) }
 
 func addresses(first string, n int) (list []netip.Addr) {
 	for i := range n {
@@ -232,17 +243,34 @@ func largeServices(services, ports, external int) func(context.Context, *attacke
 	}
 }
 
-// wideService has a Service with many endpoints, one of which changes.
-func wideService(ports, endpoints int, every time.Duration) func(context.Context, *attackedNode) error {
+// longLists has a Service with many ports, each of which has the same source ranges, one of which changes.
+func longLists(ports, ranges int) func(context.Context, *attackedNode) error {
 	return func(ctx context.Context, n *attackedNode) error {
-		s := tenantService("wide", 2)
+		s := tenantService("lists", 6)
 		s.ports = ports
-		all := addresses("10.128.0.0", endpoints+1)
-		if err := n.api.Put(s.objects(all[1:], victimPort)); err != nil {
+		if err := n.api.Put(s.slices([]netip.Addr{n.attacker.Addrs[0]}, victimPort)); err != nil {
 			return err
 		}
-		first := append([]netip.Addr{all[0]}, all[2:min(1000, endpoints)+1]...)
-		n.putEvery(ctx, every, s.slices(first, victimPort)[:1], s.slices(all[1:min(1000, endpoints)+1], victimPort)[:1])
+		var versions [2][]kubeapi.Object
+		for v := range versions {
+			s.sources = addresses("100.64.0.0", ranges+1)[v:][:ranges]
+			versions[v] = []kubeapi.Object{s.object()}
+		}
+		n.putEvery(ctx, 300*time.Millisecond, versions[:]...)
+		return nil
+	}
+}
+
+// wideService has a Service with many endpoints, some of which change.
+func wideService(s attackService, ports, endpoints, changed int, every time.Duration) func(context.Context, *attackedNode) error {
+	return func(ctx context.Context, n *attackedNode) error {
+		s.ports = ports
+		all := addresses("10.128.0.0", endpoints+changed)
+		if err := n.api.Put(s.objects(all[:endpoints], victimPort)); err != nil {
+			return err
+		}
+		end := min((changed+999)/1000*1000, endpoints) // of the slices that change
+		n.putEvery(ctx, every, s.slices(append(all[endpoints:len(all):len(all)], all[changed:end]...), victimPort), s.slices(all[:end], victimPort))
 		return nil
 	}
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package bench measures Switchyard's parts against synthetic clusters: the figures that README.md quotes, for anyone to
 // rerun.
 package bench
@@ -29,6 +31,32 @@ type Result struct {
 	Unit      string  `json:"unit"`
 }
 
+// targets are what figures should be at most, in their units: by name, or by name and size.
+var targets = map[string]float64{
+	"memory/rss 10000x5":             40,
+	"nftables/warm-restart 100000x5": 2,
+	"nftables/warm-restart-written":  0,
+
+	"tenants/100000-ranges/load":                          1_000,
+	"tenants/1000-ranges/changed-range-p50":               100,
+	"tenants/100000-ranges/changed-range-p50":             100,
+	"tenants/1000-ports-of-1000-ranges/changed-range-p99": 10_000,
+	"tenants/1000000-clients/changed-endpoint-p99":        1_000,
+
+	// Differences of connections. The targets of programming are the cost of hooks in addition to nftables.
+	"ebpf/hooks-over-direct/pod-connect":                 1,
+	"ebpf/hooks-over-direct/pod-reconnect":               0.3,
+	"ebpf/hooks-over-direct/pod-unconcerned-udp-connect": 0.1,
+	"ebpf/over-nftables/pod-connect":                     -1,
+	"ebpf/over-nftables/node-connect":                    -3,
+	"ebpf/part-of-nftables/pod-request":                  0.98,
+	"ebpf/endpoint-change-p50/own":                       0.5,
+	"ebpf/frontend-added-p50/own":                        2.5,
+	"ebpf/cold-load/own":                                 40,
+	"ebpf/cold-load/own 100000x5":                        200,
+	"ebpf/flips/mixed-reads":                             0,
+}
+
 // Options specifies what to measure. The zero value measures the sizes that Switchyard's goals are set for.
 type Options struct {
 	// Services are the cluster sizes to measure at. Default: the benchmark's own.
@@ -37,26 +65,20 @@ type Options struct {
 	Endpoints int
 }
 
-// NFTablesOptions are the options of [NFTables].
-type NFTablesOptions struct {
-	Options
-	// Ranges are the total numbers of source ranges to measure with, of many Services. Default: 1,000 and 100,000. Empty but not
-	// nil: none.
-	Ranges []int
-	// Clients are the numbers of remembered clients of one Service with affinity. Default: 1,000 and 1,000,000. Empty but not
-	// nil: none.
-	Clients []int
-}
-
 // withDefaults fills in what is not set.
 func (o Options) withDefaults(services ...int) Options {
 	if len(o.Services) == 0 {
 		o.Services = services
 	}
-	if o.Endpoints == 0 {
-		o.Endpoints = 5
-	}
+	setDefault(&o.Endpoints, 5)
 	return o
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
 }
 
 // Reporter takes results as they come: each is written as one line of JSON at once, and Close writes all as a table.
@@ -92,21 +114,62 @@ func NewReporter(lines, table io.Writer) *Reporter {
 	return &Reporter{lines: lines, table: table}
 }
 
-// Report takes a result.
-func (r *Reporter) Report(result Result) { r.report(reported{Result: result}) }
-
-// ReportAgainst takes a result that should be at most so much.
-func (r *Reporter) ReportAgainst(result Result, atMost float64) {
-	r.report(reported{result, &atMost, result.Value > atMost})
-}
-
-func (r *Reporter) report(result reported) {
+// Report takes a result, and compares it with its target if it has one.
+func (r *Reporter) Report(result Result) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.results = append(r.results, result)
-	if err := json.NewEncoder(r.lines).Encode(result); err != nil && r.err == nil {
+	x := reported{Result: result}
+	for _, key := range []string{result.Name, fmt.Sprintf("%s %dx%d", result.Name, result.Services, result.Endpoints)} {
+		if atMost, ok := targets[key]; ok {
+			x.AtMost, x.Missed = &atMost, result.Value > atMost
+		}
+	}
+	r.results = append(r.results, x)
+	if err := json.NewEncoder(r.lines).Encode(x); err != nil && r.err == nil {
 		r.err = err
 	}
+}
+
+// figures reports what was measured of one part, at one size.
+type figures struct {
+	*Reporter
+	part                string
+	services, endpoints int
+}
+
+func (f figures) report(name string, value float64, unit string) {
+	f.Report(Result{f.part + "/" + name, f.services, f.endpoints, value, unit})
+}
+
+// times reports percentiles of durations, as name-p50 and name-p99.
+func (f figures) times(name string, took []time.Duration, unit string) {
+	for _, p := range []float64{50, 99} {
+		f.report(fmt.Sprintf("%s-p%.0f", name, p), in(unit, Percentile(took, p)), unit)
+	}
+}
+
+// in is a duration in a unit of results.
+func in(unit string, d time.Duration) float64 {
+	switch unit {
+	case "us":
+		return float64(d.Nanoseconds()) / 1e3
+	case "ms":
+		return float64(d.Nanoseconds()) / 1e6
+	}
+	return d.Seconds()
+}
+
+// each measures a part at each size in turn, and announces sizes that take long.
+func (r *Reporter) each(o Options, part string, measure func(figures) error) error {
+	for _, services := range o.Services {
+		done := r.Step("%s: %d services with %d endpoints", part, services, o.Endpoints)
+		err := measure(figures{r, part, services, o.Endpoints})
+		done()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // announceAfter is how long a step may take before it is announced.
@@ -114,11 +177,7 @@ const announceAfter = 2 * time.Second
 
 // Step describes what is being done, if it takes long. The caller calls done at the end of it.
 func (r *Reporter) Step(format string, args ...any) (done func()) {
-	timer := time.AfterFunc(announceAfter, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		fmt.Fprintf(r.table, format+" ...\n", args...)
-	})
+	timer := time.AfterFunc(announceAfter, func() { r.Note(format+" ...", args...) })
 	return func() { timer.Stop() }
 }
 
@@ -179,18 +238,39 @@ func readable(v float64) string {
 	return strconv.FormatFloat(v, 'f', decimals, 64)
 }
 
-// Percentile returns the smallest duration that at least p percent of durations do not exceed, 0 if there are none. It sorts
-// durations.
-func Percentile(durations []time.Duration, p float64) time.Duration {
-	if len(durations) == 0 {
-		return 0
+// short is a size for people: 1000 is 1k.
+func short(n int) string {
+	switch {
+	case n >= 1_000_000 && n%1_000_000 == 0:
+		return fmt.Sprintf("%dM", n/1_000_000)
+	case n >= 1000 && n%100 == 0:
+		return fmt.Sprintf("%gk", float64(n)/1000)
 	}
-	slices.Sort(durations)
-	rank := int(p / 100 * float64(len(durations)))
-	if float64(rank) < p/100*float64(len(durations)) {
-		rank++
-	}
-	return durations[max(rank, 1)-1]
+	return fmt.Sprint(n)
+}
+
+// markdownTable is a Markdown table whose columns are also aligned for people.
+type markdownTable struct {
+	text strings.Builder
+	w    *tabwriter.Writer
+}
+
+func table(titles ...string) *markdownTable {
+	t := &markdownTable{}
+	t.w = tabwriter.NewWriter(&t.text, 0, 0, 1, ' ', 0)
+	t.row(titles...)
+	t.row(slices.Repeat([]string{"---"}, len(titles))...)
+	return t
+}
+
+func (t *markdownTable) row(cells ...string) {
+	fmt.Fprintf(t.w, "| %s\t|\n", strings.Join(cells, "\t| "))
+}
+
+// String ends the table.
+func (t *markdownTable) String() string {
+	_ = t.w.Flush() // to memory
+	return t.text.String()
 }
 
 // writePage writes a page of docs/benchmarks to a directory.
@@ -198,8 +278,16 @@ func writePage(dir, name, text string) error {
 	return errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 }
 
-// Milliseconds is d in the unit "ms" of results.
-func Milliseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
+// Percentile returns the smallest duration that at least p percent of durations do not exceed, 0 if there are none. It sorts
+// durations.
+func Percentile(durations []time.Duration, p float64) time.Duration {
+	if len(durations) == 0 {
+		return 0
+	}
+	slices.Sort(durations)
+	rank := int(math.Ceil(p / 100 * float64(len(durations))))
+	return durations[max(rank, 1)-1]
+}
 
-// Microseconds is d in the unit "us" of results.
-func Microseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+// MiB is bytes in the unit "MiB" of results.
+func MiB(bytes uint64) float64 { return float64(bytes) / (1 << 20) }

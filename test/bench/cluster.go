@@ -1,86 +1,78 @@
+//go:build linux
+
 package bench
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
 
+	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
 )
 
 // NodeName is the node of a synthetic cluster that is measured. It has one in fifty of the endpoints.
 const NodeName = "node-00"
 
 const (
-	clusterNodes      = 50
-	clusterNamespaces = 20
+	clusterNodes = 50
 	// maxSliceEndpoints is how many endpoints Kubernetes puts into one slice by default.
 	maxSliceEndpoints = 100
 )
 
-// Cluster returns the objects of a synthetic cluster, always the same for the same arguments: one node, a service range, and
-// services of type ClusterIP with one TCP port, each with ready endpoints that are spread evenly over the cluster's nodes.
+// Cluster returns the objects of a synthetic cluster: one node, a service range, and services of type ClusterIP with one TCP
+// port. Their endpoints are ready, and spread evenly over the cluster's nodes. The same arguments always give the same cluster.
 // There is room for 1,000,000 services and 8,000,000 endpoints.
 func Cluster(services, endpoints int) []model.Object {
-	return cluster(services, endpoints, state.IPv4)
+	return scaledCluster{services: services, endpoints: endpoints}.objects()
 }
 
-// DualStackCluster is like [Cluster], with a cluster IP and endpoints of each family for each service.
-func DualStackCluster(services, endpoints int) []model.Object {
-	return cluster(services, endpoints, state.IPv4, state.IPv6)
+// changingCluster is a cluster whose endpoints are replaced one after the other.
+type changingCluster struct {
+	objects []model.Object
+	slices  []*model.EndpointSlice
+	total   int // endpoints at first
+	changes int
 }
 
-func cluster(services, endpoints int, families ...state.Family) []model.Object {
-	node := &model.Node{Name: NodeName, Zone: "zone-a"}
-	serviceCIDR := &model.ServiceCIDR{Name: "kubernetes"}
-	for _, f := range families {
-		r := rangesOf(f)
-		node.Addresses = append(node.Addresses, r.node)
-		node.PodCIDRs = append(node.PodCIDRs, r.nodePods)
-		serviceCIDR.CIDRs = append(serviceCIDR.CIDRs, r.services)
-	}
-	objects := make([]model.Object, 0, 2+services*(1+len(families)))
-	objects = append(objects, node, serviceCIDR)
-
-	var namespaces [clusterNamespaces]string
-	for i := range namespaces {
-		namespaces[i] = fmt.Sprintf("namespace-%02d", i)
-	}
-	for i := range services {
-		svc := &model.Service{
-			Name:  state.ServiceName{Namespace: namespaces[i%clusterNamespaces], Name: fmt.Sprintf("service-%06d", i)},
-			Ports: []model.ServicePort{{Name: "http", Protocol: state.TCP, Port: 80}},
-		}
-		for _, f := range families {
-			svc.ClusterIPs = append(svc.ClusterIPs, nth(rangesOf(f).services, i+1))
-		}
-		objects = append(objects, svc)
-		for _, f := range families {
-			for first := 0; first < endpoints; first += maxSliceEndpoints {
-				objects = append(objects, endpointSlice(svc.Name, f, i*endpoints, first, min(first+maxSliceEndpoints, endpoints)))
-			}
+func newChangingCluster(services, endpoints int) *changingCluster {
+	c := &changingCluster{objects: Cluster(services, endpoints), total: services * endpoints}
+	for _, obj := range c.objects {
+		if s, ok := obj.(*model.EndpointSlice); ok {
+			c.slices = append(c.slices, s)
 		}
 	}
-	return objects
+	return c
 }
 
-// endpointSlice has the endpoints first to end of a service whose endpoint 0 is the cluster's endpoint base.
-func endpointSlice(svc state.ServiceName, f state.Family, base, first, end int) *model.EndpointSlice {
-	s := &model.EndpointSlice{
-		Namespace: svc.Namespace,
-		Name:      fmt.Sprintf("%s-%v-%d", svc.Name, f, first),
-		Service:   svc.Name,
-		Family:    f,
-		Ports:     []model.EndpointPort{{Name: "http", Protocol: state.TCP, Port: 8080}},
-		Endpoints: make([]model.Endpoint, 0, end-first),
-	}
-	for i := base + first; i < base+end; i++ {
-		s.Endpoints = append(s.Endpoints, model.Endpoint{
-			Addr: nth(rangesOf(f).pods, i+1), Ready: true, Serving: true, NodeName: nodeNames[i%clusterNodes],
-		})
-	}
-	return s
+// change replaces the first endpoint of slice i by one that no slice ever had.
+func (c *changingCluster) change(i int) *model.EndpointSlice {
+	s := *c.slices[i]
+	s.Endpoints = append([]model.Endpoint{s.Endpoints[0]}, s.Endpoints[1:]...)
+	s.Endpoints[0].Addr = nth(ranges4.pods, 1+c.total+c.changes)
+	c.slices[i] = &s
+	c.changes++
+	return &s
+}
+
+// newStore returns a store with objects, which are all that there are.
+func newStore(c brain.Config, objects ...model.Object) (*store.Store, model.Sink) {
+	c.NodeName = NodeName
+	s := store.New(store.Options{Brain: c})
+	sink := s.Source("bench")
+	sink.Update(objects, nil)
+	sink.Complete()
+	return s, sink
+}
+
+// stateOf returns what a store makes of objects.
+func stateOf(ctx context.Context, c brain.Config, objects ...model.Object) (*state.Update, error) {
+	s, _ := newStore(c, objects...)
+	defer s.Close()
+	return s.Next(ctx, 0)
 }
 
 // nodeNames are shared by all endpoints, as a source of objects would share them.

@@ -1,17 +1,14 @@
 package bench
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
 	"os"
-	"os/exec"
 	"runtime"
 	"runtime/debug"
-	"syscall"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -31,8 +28,8 @@ const (
 	doHold       = "hold"        // not measured: so many connections, which stay open until the next order of this kind
 )
 
-// connectionOrder has a worker do something for some time. From is the number of the namespace, of those that the worker was started with.
-type connectionOrder struct {
+// ConnectionOrder has a worker do something for some time. From is the number of the namespace, of those that the worker was started with.
+type ConnectionOrder struct {
 	Do   string
 	From int
 	To   netip.AddrPort
@@ -41,10 +38,8 @@ type connectionOrder struct {
 	Count int
 }
 
-// connectionAnswer is what came of an order.
-type connectionAnswer struct {
-	// Error is why it could not be done, empty otherwise.
-	Error string
+// ConnectionAnswer is what came of an order.
+type ConnectionAnswer struct {
 	// P10, P50 and P99 are percentiles of what is timed.
 	P10, P50, P99 time.Duration
 	// Times is how often it was done, and PerSecond how often in a second, with all that is not timed.
@@ -58,57 +53,59 @@ type connectionAnswer struct {
 	Bytes int64
 }
 
-// connectionTimes is for how many times of one order there is room.
-const connectionTimes = 1 << 18
-
 // rateOver is over how many in a row a rate is taken: 100 connections take less time than a process mostly has the processor for.
 const rateOver = 100
 
-// MeasureConnections does what orders on stdin say until that ends, and answers on stdout. It is a process of its own because a socket is in
-// the cgroup of the process that makes it. The files from number 3 on are network namespaces.
-func MeasureConnections(stdin io.Reader, stdout io.Writer) error {
-	debug.SetGCPercent(-1) // there is nothing to collect, and it would be measured
-	in, out := json.NewDecoder(stdin), json.NewEncoder(stdout)
-	times := make([]time.Duration, connectionTimes)
-	var held []int
-	runtime.LockOSThread() // a thread is in a namespace, and no other one is asked for here
-	for {
-		var o connectionOrder
-		if err := in.Decode(&o); err != nil {
-			return nil // the process that gives orders is gone
-		}
-		var a connectionAnswer
-		err := os.NewSyscallError("setns", unix.Setns(firstFile+o.From, unix.CLONE_NEWNET))
-		switch {
-		case err != nil:
-		case o.Do == doHold:
-			held, err = hold(held, &o)
-		default:
-			a, err = o.carryOut(times)
-		}
-		if err != nil {
-			a.Error = err.Error()
-		}
-		if err := out.Encode(a); err != nil {
-			return err
-		}
-	}
+// connections is a process that makes and answers connections. It is a process of its own because a socket is in the cgroup of the process that
+// makes it. The files from number 3 on are network namespaces.
+type connections struct {
+	times []time.Duration // room for the times of one order
+	held  []int           // open connections
 }
 
-// firstFile is the number of the first file that a process gets in addition to its standard ones.
-const firstFile = 3
+func newConnections() *connections {
+	debug.SetGCPercent(-1) // there is nothing to collect, and it would be measured
+	return &connections{times: make([]time.Duration, 1<<18)}
+}
 
-func (o *connectionOrder) carryOut(times []time.Duration) (a connectionAnswer, err error) {
-	var once func() (time.Duration, error)
-	finish := func() error { return nil }
+// Do carries out an order.
+func (c *connections) Do(o ConnectionOrder, a *ConnectionAnswer) (err error) {
+	runtime.LockOSThread() // the thread is in the namespace, and ends with the goroutine
+	if err := unix.Setns(firstFile+o.From, unix.CLONE_NEWNET); err != nil {
+		return os.NewSyscallError("setns", err)
+	}
 	to := &unix.SockaddrInet4{Port: int(o.To.Port()), Addr: o.To.Addr().As4()}
 	switch o.Do {
 	case doServe:
-		return a, errors.Join(serveBytes(to), serveDatagrams(to))
+		err = errors.Join(serveBytes(to), serveDatagrams(to))
 	case doStream:
-		return stream(to, o)
+		err = stream(to, &o, a)
 	case doDatagrams:
-		return datagrams(to, o)
+		err = datagrams(to, &o, a)
+	case doHold:
+		err = errors.Join(closeAll(c.held))
+		c.held = nil
+		for err == nil && len(c.held) < o.Count {
+			var fd int
+			if fd, err = connectTo(to); err == nil {
+				c.held = append(c.held, fd)
+				_, err = pingOnce(fd) // the whole way is there
+			}
+		}
+	default:
+		err = c.repeat(to, &o, a)
+	}
+	if err != nil {
+		err = fmt.Errorf("%s to %v: %w", o.Do, o.To, err)
+	}
+	return err
+}
+
+// repeat does one thing again and again, and times each.
+func (c *connections) repeat(to unix.Sockaddr, o *ConnectionOrder, a *ConnectionAnswer) (err error) {
+	var once func() (time.Duration, error)
+	fd := -1
+	switch o.Do {
 	case doTCPConnect:
 		once = func() (time.Duration, error) { return connectOnce(unix.SOCK_STREAM, to) }
 	case doUDPConnect:
@@ -116,40 +113,34 @@ func (o *connectionOrder) carryOut(times []time.Duration) (a connectionAnswer, e
 	case doRequest:
 		once = func() (time.Duration, error) { return requestOnce(to) }
 	case doReconnect, doPing:
-		fd, err := newSocket(unix.SOCK_STREAM)
-		if err != nil {
-			return a, err
+		if fd, err = connectTo(to); err != nil {
+			return err
 		}
-		finish = func() error { return unix.Close(fd) }
-		if err := unix.Connect(fd, to); err != nil {
-			return a, errors.Join(err, finish())
-		}
+		defer unix.Close(fd)
 		a.Connections = 1
 		once = func() (time.Duration, error) { return pingOnce(fd) }
 		if o.Do == doReconnect {
 			once = func() (time.Duration, error) { return reconnectOnce(fd, to) }
 		}
 	default:
-		return a, fmt.Errorf("no order is named %q", o.Do)
+		return errors.New("there is no such order")
 	}
 	began := time.Now()
 	last, done := began, 0
-	for done < len(times) && time.Since(began) < o.For && err == nil {
-		times[done], err = once()
+	for done < len(c.times) && time.Since(began) < o.For && err == nil {
+		c.times[done], err = once()
 		if done++; done%rateOver == 0 {
 			now := time.Now()
 			a.Rate, last = max(a.Rate, rateOver/now.Sub(last).Seconds()), now
 		}
 	}
 	a.Times, a.PerSecond = done, float64(done)/time.Since(began).Seconds()
-	if err = errors.Join(err, finish()); err != nil {
-		return a, fmt.Errorf("%s to %v: %w", o.Do, o.To, err)
-	}
 	if o.Do != doPing {
 		a.Connections += done
 	}
-	a.P10, a.P50, a.P99 = Percentile(times[:done], 10), Percentile(times[:done], 50), Percentile(times[:done], 99)
-	return a, nil
+	times := c.times[:done]
+	a.P10, a.P50, a.P99 = Percentile(times, 10), Percentile(times, 50), Percentile(times, 99)
+	return err
 }
 
 // newSocket returns a socket of IPv4 that is reset when it is closed, so that no connection lingers.
@@ -302,52 +293,136 @@ func answerByte(fd int) {
 	}
 }
 
-// connectionWorker is a process that makes or answers connections.
-type connectionWorker struct {
-	cmd   *exec.Cmd
-	stdin io.Closer
-	out   *json.Encoder
-	in    *json.Decoder
+// ofStream is every byte of a stream: the server discards them.
+const ofStream = 1
+
+// streamChunk is how much is given to the kernel at once.
+const streamChunk = 256 << 10
+
+// drain discards what has come on a stream, without a copy of it.
+func drain(fd int) (int, error) {
+	n, _, errno := unix.Syscall6(unix.SYS_RECVFROM, uintptr(fd), 0, streamChunk, unix.MSG_TRUNC|unix.MSG_DONTWAIT, 0, 0)
+	if errno != 0 {
+		return -1, errno
+	}
+	return int(n), nil
 }
 
-// startConnectionWorker starts a process in a cgroup, or in this process's cgroup if cgroup is nil.
-func startConnectionWorker(cmd *exec.Cmd, cgroup *os.File, namespaces []*os.File) (*connectionWorker, error) {
-	cmd.Stderr, cmd.ExtraFiles = os.Stderr, namespaces
-	cmd.Env = append(cmd.Environ(), "GODEBUG=asyncpreemptoff=1") // its signals would interrupt system calls
-	cmd.SysProcAttr = &syscall.SysProcAttr{}
-	if cgroup != nil {
-		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(cgroup.Fd())
-	}
-	in, err := cmd.StdinPipe()
+// connectTo returns a connection.
+func connectTo(to unix.Sockaddr) (int, error) {
+	fd, err := newSocket(unix.SOCK_STREAM)
 	if err != nil {
-		return nil, err
+		return -1, err
 	}
-	out, err := cmd.StdoutPipe()
+	if err := unix.Connect(fd, to); err != nil {
+		return -1, errors.Join(os.NewSyscallError("connect", err), unix.Close(fd))
+	}
+	return fd, nil
+}
+
+func closeAll(fds []int) error {
+	var errs []error
+	for _, fd := range fds {
+		errs = append(errs, unix.Close(fd))
+	}
+	return errors.Join(errs...)
+}
+
+// stream sends as much as it can on several connections.
+func stream(to unix.Sockaddr, o *ConnectionOrder, a *ConnectionAnswer) error {
+	var fds []int
+	for range o.Count {
+		fd, err := connectTo(to)
+		if err != nil {
+			return errors.Join(err, closeAll(fds))
+		}
+		fds = append(fds, fd)
+	}
+	chunk := make([]byte, streamChunk)
+	for i := range chunk {
+		chunk[i] = ofStream
+	}
+	sent, errs := make([]int64, len(fds)), make([]error, len(fds))
+	began := time.Now()
+	var all sync.WaitGroup
+	for i, fd := range fds {
+		all.Go(func() {
+			for time.Since(began) < o.For && errs[i] == nil {
+				var n int
+				n, errs[i] = unix.Write(fd, chunk)
+				sent[i] += int64(max(n, 0))
+			}
+		})
+	}
+	all.Wait()
+	took := time.Since(began)
+	for _, n := range sent {
+		a.Bytes += n
+	}
+	a.Connections, a.PerSecond = len(fds), float64(a.Bytes)/took.Seconds()
+	return errors.Join(append(errs, closeAll(fds))...)
+}
+
+// datagramWait is how long a datagram may be on its way before it counts as lost.
+const datagramWait = 20 * time.Millisecond
+
+// datagrams sends so many datagrams of a byte at a time, and counts those that come back.
+func datagrams(to unix.Sockaddr, o *ConnectionOrder, a *ConnectionAnswer) error {
+	fd, err := newSocket(unix.SOCK_DGRAM)
 	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start a process that makes connections: %w", err)
-	}
-	return &connectionWorker{cmd, in, json.NewEncoder(in), json.NewDecoder(out)}, nil
-}
-
-func (w *connectionWorker) do(ctx context.Context, o connectionOrder) (a connectionAnswer, err error) {
-	if err = w.ask(ctx, o, &a); err == nil && a.Error != "" {
-		err = errors.New(a.Error)
-	}
-	return a, err
-}
-
-// ask sends an order and waits for the answer.
-func (w *connectionWorker) ask(ctx context.Context, order, answer any) error {
-	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := w.out.Encode(order); err != nil {
-		return err
+	wait := unix.NsecToTimeval(datagramWait.Nanoseconds())
+	err = errors.Join(os.NewSyscallError("setsockopt", unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait)),
+		os.NewSyscallError("connect", unix.Connect(fd, to)))
+	var b [64]byte
+	back := 0
+	began := time.Now()
+	for err == nil && time.Since(began) < o.For {
+		for range o.Count {
+			if _, err = unix.Write(fd, b[:1]); err != nil {
+				break
+			}
+		}
+		for range o.Count {
+			_, errRead := unix.Read(fd, b[:])
+			if errors.Is(errRead, unix.EAGAIN) {
+				break // the others are lost
+			}
+			if err = errors.Join(err, errRead); err != nil {
+				break
+			}
+			back++
+		}
 	}
-	return w.in.Decode(answer)
+	a.PerSecond = float64(back) / time.Since(began).Seconds()
+	return errors.Join(err, unix.Close(fd))
 }
 
-func (w *connectionWorker) close() error { return errors.Join(w.stdin.Close(), w.cmd.Wait()) }
+// serveDatagrams starts to send back each datagram that comes to a port, until the process ends.
+func serveDatagrams(at unix.Sockaddr) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	// A datagram is answered from the address that it came to.
+	err = errors.Join(os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)),
+		os.NewSyscallError("bind", unix.Bind(fd, at)))
+	if err != nil {
+		return errors.Join(err, unix.Close(fd))
+	}
+	go func() {
+		var b [64]byte
+		control := make([]byte, unix.CmsgSpace(int(unsafe.Sizeof(unix.Inet4Pktinfo{}))))
+		for {
+			n, have, _, from, err := unix.Recvmsg(fd, b[:], control, 0)
+			if err == nil {
+				err = unix.Sendmsg(fd, b[:n], control[:have], from, 0)
+			}
+			if err != nil {
+				fmt.Fprintf(os.Stderr, "bench: server of datagrams: %v\n", err)
+			}
+		}
+	}()
+	return nil
+}

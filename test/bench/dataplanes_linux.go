@@ -4,40 +4,183 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/netip"
-	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-// measuredNodePort is the NodePort of the Service that is measured.
-const measuredNodePort = 30080
+// DataplanesOptions specify what [Dataplanes] measures.
+type DataplanesOptions struct {
+	// Options has numbers of Services, 10 and 10,000 by default.
+	Options
+	// Names are the dataplanes to measure. Default: [DataplaneNames].
+	Names []string
+	// Rounds is how many slices are measured of each kind of connection, and Slice how long each is. Default: 5, 120 ms.
+	Rounds int
+	Slice  time.Duration
+	// Limit is how long all may take. Measurements that do not fit into it are left out. Default: 3 minutes.
+	Limit time.Duration
+	// Progress gets what is being done, a line each. Nothing is written if it is nil.
+	Progress io.Writer
+}
 
-// mostClients is how many clients connect at once at most: a bigger machine has other things to do than to be measured.
-const mostClients = 4
+func (o DataplanesOptions) withDefaults() DataplanesOptions {
+	o.Options = o.Options.withDefaults(10, 10_000)
+	setDefault(&o.Rounds, 5)
+	setDefault(&o.Slice, 120*time.Millisecond)
+	setDefault(&o.Limit, 3*time.Minute)
+	if len(o.Names) == 0 {
+		o.Names = DataplaneNames()
+	}
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	return o
+}
 
-// Dataplanes measures dataplanes one after the other, each on nodes of its own: programming, and connections through
-// a cluster IP and a NodePort, next to direct ones. The rows of a dataplane say what it lacks on this machine. It
+// DataplaneNames are the dataplanes of Linux, with both variants of iptables.
+func DataplaneNames() []string {
+	return []string{"nftables", nameOfEBPF, "iptables-legacy", "iptables-nft", "ipvs", "userspace"}
+}
+
+// DataplaneReport is what [Dataplanes] has measured.
+type DataplaneReport struct {
+	Machine
+	Endpoints   int     `json:"endpoints"`
+	Clients     int     `json:"clients"`
+	Rounds      int     `json:"rounds"`
+	SliceMillis float64 `json:"sliceMillis"`
+	// Direct are connections to an endpoint itself, from a pod of its node and from outside, without any dataplane.
+	Direct Paths `json:"direct"`
+	// Rows are the dataplanes, each with all numbers of Services in order.
+	Rows []DataplaneRow `json:"dataplanes"`
+}
+
+// DataplaneRow is what was measured of a dataplane with so many Services.
+type DataplaneRow struct {
+	Dataplane string `json:"dataplane"`
+	Services  int    `json:"services"`
+	// Missing is why there is nothing else, or no connections: the dataplane cannot run here, or there was no time left.
+	Missing string `json:"missing,omitempty"`
+	Programming
+	Paths
+}
+
+// Programming is what a dataplane needs for Services. Times are milliseconds, memory is MiB.
+type Programming struct {
+	// ColdLoad is the time from opening the dataplane until all Services are in the kernel. WarmRestart is the same
+	// time for another dataplane, which finds them there.
+	ColdLoad    float64 `json:"coldLoadMillis"`
+	WarmRestart float64 `json:"warmRestartMillis"`
+	// ChangeP50 and ChangeP99 are of changes of one endpoint of one Service, Changes how many were made.
+	ChangeP50 float64 `json:"changeP50Millis"`
+	ChangeP99 float64 `json:"changeP99Millis"`
+	Changes   int     `json:"changes"`
+	// Memory is the resident memory of a process with all objects of the cluster in it.
+	Memory float64 `json:"memoryMiB"`
+}
+
+// Paths are connections through the two kinds of frontends.
+type Paths struct {
+	// ClusterIP is from a pod on the node, NodePort from outside.
+	ClusterIP ConnectionFigures `json:"clusterIP"`
+	NodePort  ConnectionFigures `json:"nodePort"`
+}
+
+// ConnectionFigures are what connections cost. Times are microseconds.
+type ConnectionFigures struct {
+	// PerSecond is how many connections all clients together make and use in a second.
+	PerSecond float64 `json:"connectionsPerSecond"`
+	// RequestP50 and RequestP99 are of one client: a connection, a byte there and back, and a reset.
+	RequestP50 float64 `json:"requestP50Micros"`
+	RequestP99 float64 `json:"requestP99Micros"`
+	// PingP50 and PingP99 are of a byte there and back on a connection that stays.
+	PingP50 float64 `json:"pingP50Micros"`
+	PingP99 float64 `json:"pingP99Micros"`
+}
+
+// WriteTables writes the report for people, as two tables in Markdown.
+func (r *DataplaneReport) WriteTables(w io.Writer) error {
+	programming := table("dataplane", "Services", "cold load, ms", "one change p50, p99, ms", "warm restart, ms", "memory, MiB")
+	var neither, noConnections strings.Builder
+	for _, row := range r.Rows {
+		why := fmt.Sprintf("| %s | %s | %s |\n", row.Dataplane, short(row.Services), row.Missing)
+		if row.ColdLoad == 0 {
+			neither.WriteString(why)
+			continue
+		}
+		programming.row(row.Dataplane, short(row.Services), readable(row.ColdLoad), both(row.ChangeP50, row.ChangeP99), readable(row.WarmRestart),
+			readable(row.Memory))
+		if row.Missing != "" {
+			noConnections.WriteString(why)
+		}
+	}
+	connections := table("dataplane", "Services", "connections/s", "request p50, p99, µs", "ping p50, p99, µs",
+		"by NodePort: connections/s", "request p50, p99, µs", "ping p50, p99, µs")
+	add := func(name, services string, p *Paths) {
+		cells := []string{name, services}
+		for _, f := range []ConnectionFigures{p.ClusterIP, p.NodePort} {
+			cells = append(cells, readable(f.PerSecond), both(f.RequestP50, f.RequestP99), both(f.PingP50, f.PingP99))
+		}
+		connections.row(cells...)
+	}
+	add("direct", "-", &r.Direct)
+	for _, row := range r.Rows {
+		if row.Missing == "" {
+			add(row.Dataplane, short(row.Services), &row.Paths)
+		}
+	}
+	_, err := fmt.Fprintf(w, "%s%s\n%s%s", programming, neither.String(), connections, noConnections.String())
+	return err
+}
+
+// both is a median and a 99th percentile.
+func both(p50, p99 float64) string { return readable(p50) + ", " + readable(p99) }
+
+const dataplanesText = `# Comparison of the dataplanes
+
+Written by ` + "`switchyard bench dataplanes --out docs/benchmarks`" + ` (%v). Run it on your own node: it works in network namespaces and touches nothing else. [Choose a dataplane](../choose-a-dataplane.md) explains the figures.
+
+%s
+- **Cold load** is from opening the dataplane until all Services, with %d endpoints each, are in the kernel. **One change** replaces an endpoint. A **warm restart** is
+  another process that finds everything in the kernel as it should be. **Memory** is the resident memory of a process with all objects of the cluster in it.
+- **direct** is a connection to the pod itself, without any dataplane. The other connections go to one of that many Services. From a pod on the node they go to the cluster IP, and from outside to the NodePort.
+- **connections/s** is how many %d clients and a server on the same machine make: a connection, a byte there and back, and a reset. **request** is the time of this sequence for one client. **ping** is the time of a byte there and back on a connection that stays.
+- Other work on the machine only adds to a time. So connections are measured in %d slices of %s ms, with direct and all numbers of Services in turn. Each figure is from the best slice.
+`
+
+// WriteDataplanes writes a report to a directory, as dataplanes.md.
+func WriteDataplanes(dir string, r *DataplaneReport) error {
+	var tables strings.Builder
+	if err := r.WriteTables(&tables); err != nil {
+		return err
+	}
+	text := fmt.Sprintf(dataplanesText, &r.Machine, tables.String(), r.Endpoints, r.Clients, r.Rounds, readable(r.SliceMillis))
+	return writePage(dir, "dataplanes.md", text)
+}
+
+// mostChanges is how many single changes are measured of a dataplane at most.
+const mostChanges = 500
+
+// Dataplanes measures dataplanes one after the other, each on nodes of its own. It measures programming, and
+// connections through a cluster IP and a NodePort, compared with direct ones. The rows of a dataplane say what it lacks on this machine. It
 // fails if no connection can be measured at all.
 func Dataplanes(ctx context.Context, o DataplanesOptions) (_ *DataplaneReport, err error) {
 	o = o.withDefaults()
 	slices.Sort(o.Services)
 	began := time.Now()
-	b := &dataplaneBench{options: o, until: began.Add(o.Limit), clients: min(max(runtime.NumCPU(), 2), mostClients)}
-	b.report = newDataplaneReport(&o, b.clients)
-	if err := describeMachine(b.report); err != nil {
+	b := &dataplaneBench{options: o, until: began.Add(o.Limit), clients: clientsHere()}
+	b.report = &DataplaneReport{Endpoints: o.Endpoints, Clients: b.clients, Rounds: o.Rounds, SliceMillis: in("ms", o.Slice)}
+	if b.report.Machine, err = thisMachine(); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, b.cgroups.remove()) }()
 	b.step("a node without a dataplane")
-	if b.direct, err = b.newNode(ctx, nil); err != nil {
+	if b.direct, err = b.newNode(ctx); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, b.direct.close()) }()
@@ -66,7 +209,6 @@ type dataplaneBench struct {
 	until   time.Time
 	clients int
 	report  *DataplaneReport
-	cgroups cgroups
 	direct  *benchNode
 }
 
@@ -74,61 +216,35 @@ func (b *dataplaneBench) step(format string, args ...any) {
 	fmt.Fprintf(b.options.Progress, format+" ...\n", args...)
 }
 
-func describeMachine(r *DataplaneReport) (err error) {
-	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
-		return os.NewSyscallError("uname", err)
-	}
-	r.Kernel = unix.ByteSliceToString(name.Release[:])
-	r.LoadBefore, err = loadAverage()
-	return err
-}
-
-// loadAverage returns how busy the machine was in the last minute.
-func loadAverage() (string, error) {
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return "", err
-	}
-	average, _, _ := strings.Cut(string(text), " ")
-	return average, nil
-}
-
 // benchNode is a node with clients, and mostly a dataplane.
 type benchNode struct {
 	*connectionLab
-	clients []*connectionWorker
+	clients []*worker
 	// clusterIP and nodePort are where connections go to.
 	clusterIP, nodePort netip.AddrPort
-	holder              *connectionWorker // nil without a dataplane
+	holder              *worker // nil without a dataplane
 }
 
-func (n *benchNode) close() error {
-	var errs []error
-	for _, c := range n.clients {
-		errs = append(errs, c.close())
-	}
-	if n.holder != nil {
-		errs = append(errs, n.holder.close())
-	}
-	return errors.Join(append(errs, n.connectionLab.close())...)
-}
-
-// newNode makes a node whose clients are in a cgroup, unless that is nil. Connections go to the server itself.
-func (b *dataplaneBench) newNode(ctx context.Context, cgroup *os.File) (*benchNode, error) {
-	l, err := newConnectionLab(ctx, b.options.Connections)
+// newNode makes a node without a dataplane. Connections go to the server itself.
+func (b *dataplaneBench) newNode(ctx context.Context) (*benchNode, error) {
+	l, err := newConnectionLab(ctx)
 	if err != nil {
 		return nil, err
 	}
 	n := &benchNode{connectionLab: l, clusterIP: l.server, nodePort: l.server}
+	return n, b.addClients(ctx, n, "")
+}
+
+// addClients makes the node's clients, in a cgroup unless that is empty.
+func (b *dataplaneBench) addClients(ctx context.Context, n *benchNode, cgroup string) error {
 	for range b.clients {
-		c, err := startConnectionWorker(b.options.Connections(ctx), cgroup, l.namespaces)
+		c, err := n.worker(ctx, cgroup)
 		if err != nil {
-			return nil, errors.Join(err, n.close())
+			return errors.Join(err, n.close())
 		}
 		n.clients = append(n.clients, c)
 	}
-	return n, nil
+	return nil
 }
 
 // measure measures a dataplane with each number of Services, until the deadline at most.
@@ -197,40 +313,20 @@ func ignoreKilled(ctx context.Context, err error) error {
 }
 
 // program makes a node whose dataplane has so many Services.
-func (b *dataplaneBench) program(ctx context.Context, row *DataplaneRow) (_ *benchNode, err error) {
-	o := holderOrder{Dataplane: row.Dataplane, Services: row.Services, Endpoints: b.options.Endpoints}
-	var cgroup *os.File
-	if row.Dataplane == nameOfEBPF {
-		if o.Cgroup, err = b.cgroups.make(); err != nil {
-			return nil, err
-		}
-		if cgroup, err = os.Open(o.Cgroup); err != nil {
-			return nil, err
-		}
-		defer cgroup.Close()
-	}
-	n, err := b.newNode(ctx, cgroup)
+func (b *dataplaneBench) program(ctx context.Context, row *DataplaneRow) (n *benchNode, err error) {
+	l, err := newConnectionLab(ctx)
 	if err != nil {
 		return nil, err
 	}
-	o.Node = n.Node().Addrs[0]
-	var answer holderAnswer
-	err = n.Node().Do(func() error { // the process is in the network namespace of the thread that starts it
-		n.holder, err = startConnectionWorker(b.options.Holder(ctx), nil, nil)
-		return err
+	n = &benchNode{connectionLab: l, clusterIP: clusterIP, nodePort: netip.AddrPortFrom(l.Node().Addrs[0], measuredNodePort)}
+	holder, answer, cgroup, err := l.program(ctx, HolderOrder{
+		Dataplane: row.Dataplane, Services: row.Services, Endpoints: b.options.Endpoints, Changes: mostChanges,
 	})
-	if err == nil {
-		err = n.holder.ask(ctx, o, &answer)
-	}
-	if err == nil && answer.Error != "" {
-		err = errors.New(answer.Error)
-	}
 	if err != nil {
 		return nil, errors.Join(err, ignoreKilled(ctx, n.close()))
 	}
-	row.Programming = answer.Programming
-	n.clusterIP, n.nodePort = clusterIP, netip.AddrPortFrom(o.Node, measuredNodePort)
-	return n, nil
+	n.holder, row.Programming = holder, answer.Programming
+	return n, b.addClients(ctx, n, cgroup)
 }
 
 // worstPaths is what any measurement is better than.
@@ -256,15 +352,15 @@ func (b *dataplaneBench) slices(ctx context.Context, nodes []*benchNode, paths [
 
 // slice measures each kind of connection once.
 func (b *dataplaneBench) slice(ctx context.Context, n *benchNode, from int, to netip.AddrPort, best *ConnectionFigures) error {
-	order := connectionOrder{Do: doRequest, From: from, To: to, For: b.options.Slice}
-	one, err := n.clients[0].do(ctx, order)
+	order := ConnectionOrder{Do: doRequest, From: from, To: to, For: b.options.Slice}
+	one, err := n.clients[0].connect(ctx, order)
 	if err != nil {
 		return err
 	}
-	answers, errs := make([]connectionAnswer, len(n.clients)), make([]error, len(n.clients))
+	answers, errs := make([]ConnectionAnswer, len(n.clients)), make([]error, len(n.clients))
 	var all sync.WaitGroup
 	for i, c := range n.clients {
-		all.Go(func() { answers[i], errs[i] = c.do(ctx, order) })
+		all.Go(func() { answers[i], errs[i] = c.connect(ctx, order) })
 	}
 	all.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -275,9 +371,9 @@ func (b *dataplaneBench) slice(ctx context.Context, n *benchNode, from int, to n
 		perSecond += a.PerSecond
 	}
 	order.Do = doPing
-	ping, err := n.clients[0].do(ctx, order)
+	ping, err := n.clients[0].connect(ctx, order)
 	best.PerSecond = max(best.PerSecond, perSecond)
-	best.RequestP50, best.RequestP99 = min(best.RequestP50, Microseconds(one.P50)), min(best.RequestP99, Microseconds(one.P99))
-	best.PingP50, best.PingP99 = min(best.PingP50, Microseconds(ping.P50)), min(best.PingP99, Microseconds(ping.P99))
+	best.RequestP50, best.RequestP99 = min(best.RequestP50, in("us", one.P50)), min(best.RequestP99, in("us", one.P99))
+	best.PingP50, best.PingP99 = min(best.PingP50, in("us", ping.P50)), min(best.PingP99, in("us", ping.P99))
 	return err
 }

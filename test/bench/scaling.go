@@ -1,3 +1,5 @@
+//go:build linux
+
 package bench
 
 import (
@@ -26,8 +28,8 @@ type Growth struct {
 	// Sizes are those that were measured, and Seconds is how long one operation took at each.
 	Sizes   []int     `json:"sizes"`
 	Seconds []float64 `json:"seconds"`
-	// Slope is the slope of the straight line that fits best on a log-log scale: 0 for a time that stays, 1 for a
-	// time that grows as the size, 2 for its square. Last is the slope between the two largest sizes, where fixed
+	// Slope is the slope of the straight line that fits best on a log-log scale. It is 0 for a constant time, 1 for a
+	// time that grows as the size, and 2 for its square. Last is the slope between the two largest sizes, where fixed
 	// costs no longer hide a square.
 	Slope float64 `json:"slope"`
 	Last  float64 `json:"last"`
@@ -109,7 +111,7 @@ type scaledOp struct {
 // Scaling measures every operation of the parts of Switchyard, each with ten times more and more of everything that
 // objects or packets can multiply. It takes at most 8 minutes on two cores. Each result is written to lines at once,
 // as one line of JSON; a table for people follows on table. Operations that need a kernel are measured in namespaces
-// of their own, on Linux only.
+// of their own.
 func Scaling(ctx context.Context, lines, table io.Writer, o ScalingOptions) ([]Growth, error) {
 	// Memory that was given back to the system costs as much to get again as the work. With a large goal, little is given back.
 	defer debug.SetGCPercent(debug.SetGCPercent(800))
@@ -217,9 +219,9 @@ func (s *scaling) at(ctx context.Context, n int, quick bool) (ops []scaledOp, to
 	return at.ops, took, nil
 }
 
-// An operation runs in rounds, each of as many runs as take scaledRound, so that the resolution of the clock does not matter and
-// costs of only some runs count. There are scaledLeast rounds at least, and more until scaledTime has been measured, unless all this, with what
-// is not measured, takes longer than scaledMost.
+// An operation runs in rounds, each of as many runs as take scaledRound. So the resolution of the clock does not matter, and
+// costs of only some runs count. There are scaledLeast rounds at least, and more until scaledTime has been measured. They end earlier if
+// all this, with the parts that are not measured, takes longer than scaledMost.
 const (
 	scaledRound = time.Millisecond
 	scaledTime  = 150 * time.Millisecond

@@ -1,3 +1,5 @@
+//go:build linux
+
 package bench
 
 import (
@@ -69,17 +71,17 @@ func (s scaling) because(why explanation, ops ...string) scaling {
 	return s
 }
 
-// sorted is why what has all of a service's endpoints, ports or ranges may take a little more than as much as these are: the number of
-// comparisons grows by 1.1 to 1.6 times more from size to size.
+// sorted explains why an operation on all endpoints, ports or ranges of a service may grow a little faster than their number. The number
+// of comparisons grows by 1.1 to 1.6 times more from size to size.
 var sorted = explanation{"it sorts them: n log n", 1.25}
 
-// cached explains why an operation that touches every object may take more time for each of many: the hash tables no
-// longer fit into the caches. Spread over ten or a hundred tables, 200,000 objects take 0.7 of the time of one store,
-// 0.6 of the time of one store of clusters, and 0.4 of the time of a relay's feed, which does nearly nothing else.
+// cached explains why an operation on every object may take more time for each of many: the hash tables no longer fit
+// into the caches. 200,000 objects were spread over ten or a hundred tables. They took 0.7 of the time of one store, and
+// 0.6 of the time of one store of clusters. They took 0.4 of the time of a relay's feed, which does nearly nothing else.
 var cached = explanation{"tables of so many names do not fit into the processor's caches; spread over small tables, as many take 0.4 to 0.7 of the time", 1.6}
 
-// connected is why followers and clients may cost more when they are many. Each takes as many allocations for a change, be they 10 or 3,000, and
-// as much time in the kernel, with a garbage collector or without; its time in the program triples from 10 to 1,000, and stays up to 3,000.
+// connected explains why followers and clients may cost more when they are many. The allocations of each for a change are the same with 10 and
+// with 3,000. So is its time in the kernel, with a garbage collector or without. Its time in the program triples from 10 to 1,000, and stays up to 3,000.
 var connected = explanation{"what the program and the kernel hold for so many connections does not fit into the processor's caches", 1.45}
 
 // coreScalings are the scalings of brain and store.
@@ -117,10 +119,7 @@ func scaledBrain(_ context.Context, c scaledCluster) (*scaled, error) {
 
 // loaded is a store with a cluster in it, and a consumer that has its latest state.
 type loaded struct {
-	sink interface {
-		Update([]model.Object, []model.Ref)
-		Complete()
-	}
+	sink  model.Sink
 	feed  state.Feed
 	close func()
 	at    state.Revision

@@ -1,3 +1,5 @@
+//go:build linux
+
 package bench
 
 import (
@@ -9,7 +11,6 @@ import (
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
-	"github.com/switchyard-net/switchyard/store"
 )
 
 // scaledCluster is a synthetic cluster in which anything may be many. 0 is as good as 1 for what there must be one of.
@@ -176,12 +177,7 @@ func (c scaledCluster) claimant(i int) *model.Service {
 
 // state returns what a store makes of the cluster.
 func (c scaledCluster) state(ctx context.Context) (*state.Update, error) {
-	s := store.New(store.Options{Brain: brain.Config{NodeName: NodeName}})
-	defer s.Close()
-	sink := s.Source("bench")
-	sink.Update(c.objects(), nil)
-	sink.Complete()
-	return s.Next(ctx, 0)
+	return stateOf(ctx, brain.Config{}, c.objects()...)
 }
 
 // record returns the record of the first service, with other versions of the service and of its first slice.

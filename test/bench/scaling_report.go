@@ -1,3 +1,5 @@
+//go:build linux
+
 package bench
 
 import (
@@ -69,17 +71,6 @@ func writeGrowths(out io.Writer, all []Growth) error {
 		}
 	}
 	return err
-}
-
-// short is a size for people: 1000 is 1k.
-func short(n int) string {
-	switch {
-	case n >= 1_000_000 && n%1_000_000 == 0:
-		return fmt.Sprintf("%dM", n/1_000_000)
-	case n >= 1000 && n%100 == 0:
-		return fmt.Sprintf("%gk", float64(n)/1000)
-	}
-	return fmt.Sprint(n)
 }
 
 // rounded is a time with three significant digits.

@@ -1,8 +1,9 @@
+//go:build linux
+
 package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 
@@ -18,8 +19,6 @@ import (
 	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/internal/source/relay"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/server"
-	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
 
@@ -95,17 +94,12 @@ func scaledMessages(_ context.Context, c scaledCluster) (*scaled, error) {
 }
 
 // servedCluster is a store with a cluster in it that is served over the API.
-func servedCluster(ctx context.Context, c scaledCluster) (s *store.Store, sink interface {
-	Update([]model.Object, []model.Ref)
-}, api *servedAPI, err error) {
-	s = store.New(store.Options{Brain: brain.Config{NodeName: NodeName}})
-	source := s.Source("bench")
-	source.Update(c.objects(), nil)
-	source.Complete()
+func servedCluster(ctx context.Context, c scaledCluster) (s *store.Store, sink model.Sink, api *servedAPI, err error) {
+	s, sink = newStore(brain.Config{}, c.objects()...)
 	if _, err = s.Next(ctx, 0); err == nil {
-		api, err = serveAPI(ctx, server.Options{Feed: func(string) (state.Feed, error) { return s, nil }, Node: NodeName}, &traffic{})
+		api, err = serveStore(ctx, s, &traffic{})
 	}
-	return s, source, api, err
+	return s, sink, api, err
 }
 
 func scaledServer(ctx context.Context, c scaledCluster) (*scaled, error) {
@@ -144,13 +138,6 @@ func scaledServer(ctx context.Context, c scaledCluster) (*scaled, error) {
 	}}, nil
 }
 
-func changeOfOne(u *client.Update) error {
-	if u == nil || u.Full || len(u.Changed) != 1 {
-		return errors.New("an update is not the change of one service")
-	}
-	return nil
-}
-
 // scaledClients has many clients, which all get each change.
 func scaledClients(ctx context.Context, c scaledCluster) (*scaled, error) {
 	s, sink, api, err := servedCluster(ctx, c)
@@ -186,10 +173,8 @@ func scaledClients(ctx context.Context, c scaledCluster) (*scaled, error) {
 
 // scaledFeed is a relay with a cluster's objects.
 type scaledFeed struct {
-	feed *objectlog.Feed
-	sink interface {
-		Update([]model.Object, []model.Ref)
-	}
+	feed   *objectlog.Feed
+	sink   model.Sink
 	server *grpc.Server
 	target string
 }

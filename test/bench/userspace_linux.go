@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -15,81 +14,121 @@ import (
 	"time"
 )
 
+// UserspaceOptions specify what [Userspace] measures.
+type UserspaceOptions struct {
+	// Rounds is how many slices are measured of everything, and Slice how long each is. Default: 8, 250 ms.
+	Rounds int
+	Slice  time.Duration
+	// Held is the number of open connections that memory is measured with. Default: 10,000.
+	Held int
+	// Out is the directory for userspace.md, empty for none.
+	Out string
+}
+
+// The ways of connections that are compared with the relay.
+const (
+	wayDirect  = "direct"   // to the pod
+	wayKernel  = "nftables" // by cluster IP, translated by the kernel
+	wayRelay   = "userspace"
+	wayHAProxy = "haproxy"
+)
+
+var userspaceWays = []string{wayDirect, wayKernel, wayRelay, wayHAProxy}
+
+// userspaceRows are the rows of the table, in this order.
+var userspaceRows = []struct{ name, unit, title string }{
+	{"connections", "1/s", "connections in a second"},
+	{"request-p50", "us", "request, p50, µs"},
+	{"request-p99", "us", "request, p99, µs"},
+	{"ping-p50", "us", "ping, p50, µs"},
+	{"ping-p99", "us", "ping, p99, µs"},
+	{"request-cpu", "us", "processor time of the relay for a connection, µs"},
+	{"ping-cpu", "us", "... for a byte there and back, µs"},
+	{"stream-cpu", "ms", "... for a gigabyte of 100 streams, ms"},
+	{"stream-1", "Gbit/s", "one stream, Gbit/s"},
+	{"stream-100", "Gbit/s", "100 streams, Gbit/s"},
+	{"memory-idle", "MiB", "memory without connections, MiB"},
+	{"memory-held", "MiB", "memory with so many open connections, MiB"},
+	{"datagrams", "1/s", "UDP packets there and back in a second"},
+}
+
+const userspaceText = `# Comparison of the relay and HAProxy
+
+Written by ` + "`bench userspace --out docs/benchmarks`" + ` (%v). %s. One run, in network namespaces of one machine, which also ran the clients and the server.
+
+%s
+- **direct** goes to the pod itself, **nftables** to a cluster IP that the kernel translates, and **userspace** to one of the relay of [mode userspace](../userspace.md). **haproxy** goes to HAProxy in TCP mode, with a thread for each CPU and splicing. It runs on the node of nftables: the kernel tracks its connections and the relay's alike.
+- **connections** is how many %d clients make: a connection, a byte there and back, and a reset. **request** is the time of this sequence for one client. **ping** is the time of a byte there and back on a connection that stays.
+- **Processor time** is the time of the process in user mode and in the kernel. Other work on the machine adds little to it.
+- **memory** is the resident memory of the process; %d connections are open. The memory of the kernel's sockets is not included.
+- UDP packets are of one flow with 32 on their way at a time.
+- Each figure is from the best of %d slices of %s ms, which take turns, because other work on the machine makes it worse.
+`
+
 // userspaceServices is how many Services there are in addition to the measured one.
 const userspaceServices = 10
 
 // Userspace measures the relay of mode userspace, HAProxy, the kernel and direct connections, in one run. Without
 // HAProxy, its column stays empty.
-func Userspace(ctx context.Context, r *Reporter, o UserspaceOptions) (_ *UserspaceReport, err error) {
+func Userspace(ctx context.Context, r *Reporter, o UserspaceOptions) (err error) {
 	setDefault(&o.Rounds, 8)
 	setDefault(&o.Slice, 250*time.Millisecond)
 	setDefault(&o.Held, 10_000)
 	if err := allowFiles(1<<12 + 4*o.Held); err != nil {
-		return nil, err
+		return err
+	}
+	machine, err := thisMachine()
+	if err != nil {
+		return err
 	}
 	b := &userspaceBench{
-		dataplaneBench: dataplaneBench{
-			options: DataplanesOptions{Options: Options{Endpoints: measuredEndpoints}, Slice: o.Slice, Connections: o.Connections, Holder: o.Holder, Progress: r.table},
-			clients: min(max(runtime.NumCPU(), 2), mostClients),
-		},
-		options: o, reporter: r,
-		result: &UserspaceReport{Values: map[string]float64{}, Held: o.Held, Rounds: o.Rounds, Slice: o.Slice},
-	}
-	b.result.Clients = b.clients
-	if b.result.LoadBefore, err = loadAverage(); err != nil {
-		return nil, err
+		dataplaneBench: dataplaneBench{options: DataplanesOptions{Options: Options{Endpoints: measuredEndpoints}, Slice: o.Slice}, clients: clientsHere()},
+		options:        o, reporter: r, values: map[string]float64{},
 	}
 	defer func() { err = errors.Join(err, b.close()) }()
 	if err := b.setUp(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	for range o.Rounds {
 		for _, w := range b.ways {
 			if err := b.round(ctx, w); err != nil {
-				return nil, fmt.Errorf("%s: %w", w.name, err)
+				return fmt.Errorf("%s: %w", w.name, err)
 			}
 		}
 	}
 	for _, w := range b.ways {
-		if w.process > 0 {
-			if err := b.memory(ctx, w); err != nil {
-				return nil, fmt.Errorf("%s: %w", w.name, err)
-			}
+		if err := b.memory(ctx, w); err != nil {
+			return fmt.Errorf("%s: %w", w.name, err)
 		}
 	}
+	t := table(append([]string{""}, userspaceWays...)...)
 	for _, row := range userspaceRows {
-		for _, w := range b.ways {
-			if v, ok := b.result.Values[row.name+"/"+w.name]; ok {
-				r.Report(Result{"userspace/" + row.name + "/" + w.name, userspaceServices, measuredEndpoints, v, unitOfUserspace(row.name)})
+		cells := []string{row.title}
+		for _, way := range userspaceWays {
+			v, ok := b.values[row.name+"/"+way]
+			if !ok {
+				cells = append(cells, "")
+				continue
 			}
+			cells = append(cells, readable(v))
+			r.Report(Result{"userspace/" + row.name + "/" + way, userspaceServices, measuredEndpoints, v, row.unit})
 		}
+		t.row(cells...)
 	}
-	b.result.LoadAfter, err = loadAverage()
-	return b.result, err
-}
-
-func unitOfUserspace(row string) string {
-	switch what, _, _ := strings.Cut(row, "-"); what {
-	case "stream":
-		if row == "stream-cpu" {
-			return "ms"
-		}
-		return "Gbit/s"
-	case "memory":
-		return "MiB"
-	case "request", "ping":
-		return "us" // also processor time
+	if machine.LoadAfter, err = loadAverage(); err != nil || o.Out == "" {
+		return err
 	}
-	return "1/s"
+	return writePage(o.Out, "userspace.md", fmt.Sprintf(userspaceText, &machine, strings.TrimSpace(b.haproxy), t, b.clients, o.Held, o.Rounds, readable(in("ms", o.Slice))))
 }
 
 type userspaceBench struct {
 	dataplaneBench
+	closers
 	options  UserspaceOptions
 	reporter *Reporter
 	ways     []*way
-	closers  []func() error
-	result   *UserspaceReport
+	values   map[string]float64 // by what and way, such as "ping-p50/haproxy"
+	haproxy  string             // its version
 }
 
 // way is a way of connections.
@@ -102,26 +141,19 @@ type way struct {
 	udp     bool
 }
 
-func (b *userspaceBench) close() (err error) {
-	for i := range b.closers {
-		err = errors.Join(err, b.closers[len(b.closers)-1-i]())
-	}
-	return err
-}
-
 func (b *userspaceBench) setUp(ctx context.Context) error {
-	direct, err := b.newNode(ctx, nil)
+	direct, err := b.newNode(ctx)
 	if err != nil {
 		return err
 	}
-	b.closers = append(b.closers, direct.close)
+	b.add(direct.close)
 	b.ways = append(b.ways, &way{wayDirect, direct, direct.server, 0, true})
 	for _, name := range []string{wayKernel, wayRelay} {
 		n, err := b.program(ctx, &DataplaneRow{Dataplane: name, Services: userspaceServices})
 		if err != nil {
 			return err
 		}
-		b.closers = append(b.closers, n.close)
+		b.add(n.close)
 		w := &way{name, n, n.clusterIP, 0, true}
 		if name == wayRelay {
 			w.process = n.holder.cmd.Process.Pid
@@ -138,7 +170,7 @@ const haproxyPort = 8888
 func (b *userspaceBench) startHAProxy(ctx context.Context, n *benchNode) error {
 	program, err := exec.LookPath("haproxy")
 	if err != nil {
-		b.result.HAProxy = "HAProxy was not installed"
+		b.haproxy = "HAProxy was not installed"
 		b.reporter.Note("HAProxy is not measured: %v; apt-get install haproxy", err)
 		return nil
 	}
@@ -146,12 +178,12 @@ func (b *userspaceBench) startHAProxy(ctx context.Context, n *benchNode) error {
 	if err != nil {
 		return err
 	}
-	b.result.HAProxy, _, _ = strings.Cut(string(version), " - ")
+	b.haproxy, _, _ = strings.Cut(string(version), " - ")
 	dir, err := os.MkdirTemp("", "switchyard-bench-")
 	if err != nil {
 		return err
 	}
-	b.closers = append(b.closers, func() error { return os.RemoveAll(dir) })
+	b.add(func() error { return os.RemoveAll(dir) })
 	var servers strings.Builder
 	for i, addr := range serverAddrs() {
 		fmt.Fprintf(&servers, "  server s%d %v:%d\n", i, addr, labServerPort)
@@ -178,44 +210,27 @@ listen measured
 	if err := n.Node().Do(cmd.Start); err != nil {
 		return err
 	}
-	b.closers = append(b.closers, func() error {
+	b.add(func() error {
 		err := cmd.Process.Signal(syscall.SIGTERM)
 		_ = cmd.Wait() // by that signal
 		return err
 	})
 	to := netip.AddrPortFrom(n.Node().Addrs[0], haproxyPort)
 	b.ways = append(b.ways, &way{wayHAProxy, n, to, cmd.Process.Pid, false})
-	return awaitListener(ctx, n, to)
-}
-
-// awaitListener waits until somebody accepts connections.
-func awaitListener(ctx context.Context, n *benchNode, at netip.AddrPort) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	for {
-		err := n.Node().Do(func() error {
-			conn, err := new(net.Dialer).DialContext(ctx, "tcp", at.String())
-			if err == nil {
-				err = conn.Close()
-			}
-			return err
-		})
-		if err == nil {
-			return nil
+	for range 1000 { // until it accepts connections
+		if _, err = n.clients[0].connect(ctx, ConnectionOrder{Do: doPing, From: fromPod, To: to}); err == nil || ctx.Err() != nil {
+			break
 		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(10 * time.Millisecond):
-		}
+		time.Sleep(10 * time.Millisecond)
 	}
+	return err
 }
 
 // better notes a value if it is better than that which is there.
 func (b *userspaceBench) better(what string, w *way, value float64, less bool) {
 	key := what + "/" + w.name
-	if old, ok := b.result.Values[key]; !ok || (value < old) == less {
-		b.result.Values[key] = value
+	if old, ok := b.values[key]; !ok || (value < old) == less {
+		b.values[key] = value
 	}
 }
 
@@ -232,26 +247,26 @@ func (b *userspaceBench) round(ctx context.Context, w *way) error {
 	b.better("ping-p99", w, f.PingP99, true)
 	client := w.node.clients[0]
 	for _, do := range []string{doRequest, doPing} {
-		a, used, err := b.processorTime(ctx, w, connectionOrder{Do: do, From: fromPod, To: w.to, For: b.options.Slice})
+		a, used, err := b.processorTime(ctx, w, ConnectionOrder{Do: do, From: fromPod, To: w.to, For: b.options.Slice})
 		if err != nil {
 			return err
 		}
-		b.betterOfProcess(do+"-cpu", w, Microseconds(used)/float64(a.Times))
+		b.betterOfProcess(do+"-cpu", w, in("us", used)/float64(a.Times))
 	}
 	for _, n := range []int{1, 100} {
-		a, used, err := b.processorTime(ctx, w, connectionOrder{Do: doStream, From: fromPod, To: w.to, For: b.options.Slice, Count: n})
+		a, used, err := b.processorTime(ctx, w, ConnectionOrder{Do: doStream, From: fromPod, To: w.to, For: b.options.Slice, Count: n})
 		if err != nil {
 			return err
 		}
 		b.better(fmt.Sprintf("stream-%d", n), w, a.PerSecond*8/1e9, false)
 		if n > 1 {
-			b.betterOfProcess("stream-cpu", w, Milliseconds(used)/(float64(a.Bytes)/1e9))
+			b.betterOfProcess("stream-cpu", w, in("ms", used)/(float64(a.Bytes)/1e9))
 		}
 	}
 	if !w.udp {
 		return nil
 	}
-	a, err := client.do(ctx, connectionOrder{Do: doDatagrams, From: fromPod, To: w.to, For: b.options.Slice, Count: 32})
+	a, err := client.connect(ctx, ConnectionOrder{Do: doDatagrams, From: fromPod, To: w.to, For: b.options.Slice, Count: 32})
 	b.better("datagrams", w, a.PerSecond, false)
 	return err
 }
@@ -263,14 +278,14 @@ func (b *userspaceBench) betterOfProcess(what string, w *way, value float64) {
 }
 
 // processorTime has an order carried out, and returns how long the process that relays has computed for it.
-func (b *userspaceBench) processorTime(ctx context.Context, w *way, o connectionOrder) (a connectionAnswer, used time.Duration, err error) {
+func (b *userspaceBench) processorTime(ctx context.Context, w *way, o ConnectionOrder) (a ConnectionAnswer, used time.Duration, err error) {
 	if w.process == 0 {
-		a, err = w.node.clients[0].do(ctx, o)
+		a, err = w.node.clients[0].connect(ctx, o)
 		return a, 0, err
 	}
 	before, err := computed(w.process)
 	if err == nil {
-		a, err = w.node.clients[0].do(ctx, o)
+		a, err = w.node.clients[0].connect(ctx, o)
 	}
 	if err != nil {
 		return a, 0, err
@@ -299,33 +314,27 @@ func computed(pid int) (total time.Duration, err error) {
 	return total, nil
 }
 
-// memory measures the process that relays with open connections.
+// memory measures the process that relays, if there is one, with open connections.
 func (b *userspaceBench) memory(ctx context.Context, w *way) error {
-	client := w.node.clients[0]
-	order := connectionOrder{Do: doHold, From: fromPod, To: w.to, Count: b.options.Held}
-	idle, err := rssOf(w.process)
-	if err != nil {
-		return err
+	if w.process == 0 {
+		return nil
 	}
-	if _, err := client.do(ctx, order); err != nil {
-		return err
+	order := ConnectionOrder{Do: doHold, From: fromPod, To: w.to}
+	for _, m := range []struct {
+		what string
+		held int
+	}{{"memory-idle", 0}, {"memory-held", b.options.Held}} {
+		order.Count = m.held
+		if _, err := w.node.clients[0].connect(ctx, order); err != nil {
+			return err
+		}
+		rss, _, err := residentMemory(w.process)
+		if err != nil {
+			return err
+		}
+		b.better(m.what, w, MiB(rss), true)
 	}
-	held, err := rssOf(w.process)
-	if err != nil {
-		return err
-	}
-	b.better("memory-idle", w, float64(idle)/(1<<20), true)
-	b.better("memory-held", w, float64(held)/(1<<20), true)
 	order.Count = 0
-	_, err = client.do(ctx, order)
+	_, err := w.node.clients[0].connect(ctx, order)
 	return err
-}
-
-// rssOf returns the resident memory of a process in bytes.
-func rssOf(pid int) (uint64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	return parseStatus(string(status), "VmRSS")
 }

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
 	"slices"
 	"time"
 
@@ -24,24 +22,8 @@ func newBenchCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchDataplanesCommand(),
-		newBenchProcess(benchHolder, "Program Services, and serve them until stdin ends", bench.HoldDataplane),
-		newBenchProcess(benchConnections, "Make and answer connections", func(_ context.Context, in io.Reader, out io.Writer) error {
-			return bench.MeasureConnections(in, out)
-		}))
+	cmd.AddCommand(newBenchDataplanesCommand())
 	return cmd
-}
-
-// The commands that 'switchyard bench dataplanes' runs in other processes.
-const benchHolder, benchConnections = "dataplane-holder", "connections"
-
-func newBenchProcess(name, short string, run func(ctx context.Context, in io.Reader, out io.Writer) error) *cobra.Command {
-	return &cobra.Command{
-		Use: name, Short: short, Hidden: true, Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
-		},
-	}
 }
 
 // benchOptions are the flags of 'switchyard bench dataplanes'.
@@ -118,14 +100,7 @@ func (o *benchOptions) run(ctx context.Context, stdout, stderr io.Writer) error 
 	if err := enterNamespaces(); err != nil {
 		return err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find this program, to run it for connections: %w", err)
-	}
-	process := func(name string) func(context.Context) *exec.Cmd {
-		return func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, self, "bench", name) }
-	}
-	o.Connections, o.Holder, o.Progress = process(benchConnections), process(benchHolder), stderr
+	o.Progress = stderr
 	report, err := bench.Dataplanes(ctx, o.DataplanesOptions)
 	if err != nil {
 		return err

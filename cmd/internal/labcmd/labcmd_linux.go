@@ -11,10 +11,15 @@ import (
 
 	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/lab/inputs"
+	"github.com/switchyard-net/switchyard/test/bench"
 )
 
-// New returns the root command. Its name is switchyard, because users call its commands by that program.
+// New returns the root command. Its name is switchyard, because users call its commands by that program. In a process that a
+// benchmark has started, the command does that work.
 func New(version string) *cobra.Command {
+	if work := bench.Worker(); work != nil {
+		return &cobra.Command{Use: "switchyard", RunE: func(*cobra.Command, []string) error { return work() }}
+	}
 	root := &cobra.Command{
 		Use:   "switchyard",
 		Short: "The laboratory of Switchyard",

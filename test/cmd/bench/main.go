@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -14,11 +16,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/source/relay"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/test/bench"
 	"github.com/switchyard-net/switchyard/test/netns"
 )
 
 func main() {
+	bench.RunRelay = runRelay
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := newCommand().ExecuteContext(ctx)
 	stop()
@@ -51,6 +58,9 @@ func enterNamespaces() error {
 }
 
 func newCommand() *cobra.Command {
+	if work := bench.Worker(); work != nil {
+		return &cobra.Command{SilenceErrors: true, SilenceUsage: true, RunE: func(*cobra.Command, []string) error { return work() }}
+	}
 	cmd := &cobra.Command{
 		Use:           "bench",
 		Short:         "Measure Switchyard on this machine",
@@ -59,49 +69,58 @@ func newCommand() *cobra.Command {
 		Long: `Bench measures one part of Switchyard with synthetic clusters. Each figure is one line of JSON on
 stdout, {"name","services","endpoints","value","unit"}. "atMost" is its target, if it has one, and
 "missed" says that the target is missed. A table follows on stderr. Parts that need a kernel run in a
-network namespace of their own.`,
+network namespace of their own. The parts brain, store, api, churn and page run 'go test -bench' in
+the source tree, and print the format of benchstat.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
-		newBench("brain", "Services computed from scratch in a second", false, bench.Brain),
-		newBench("store", "One changed endpoint, through model, brain and store", false, bench.Store),
-		newBenchNFTablesCommand(),
+		newGoTest("brain", "Services computed from scratch in a second"),
+		newGoTest("store", "One changed endpoint, through model, brain and store"),
+		newBench("nftables", "Cold load, warm restart and single changes in the kernel", true, bench.NFTables),
+		newReporting("tenants", "Source ranges and remembered clients, which single tenants can have many of", true, bench.Tenants),
 		newBench("memory", "Resident memory with everything programmed", true, bench.Memory),
-		newBench("page", "Resident memory with the page open in browsers, for a minute", false, bench.Page),
-		newBench("api", "The node-local API: whole states, and one changed endpoint", false, bench.API),
-		newBench("churn", "The bytes that a node gets in an hour of a busy cluster", false, bench.Churn),
-		newBenchScalingCommand(),
-		newBenchEBPFCommand(),
-		newBenchUserspaceCommand(),
-		newBenchRelayCommand(),
-		newBenchAttacksCommand(),
-		newNodesCommand(),
-		newRelayServeCommand(),
-		newConnectionsCommand(),
-		newHolderCommand(),
+		newGoTest("page", "Resident memory with the page open in browsers, for a minute"),
+		newGoTest("api", "The node-local API: whole states, and one changed endpoint"),
+		newGoTest("churn", "The bytes that a node gets in an hour of a busy cluster"),
+		newScaling(), newEBPF(), newUserspace(), newRelay(), newAttacks(),
 	)
 	return cmd
 }
 
+// newGoTest returns the command that runs a benchmark of Go, which needs no other process. It takes arguments of 'go test'.
+func newGoTest(name, short string) *cobra.Command {
+	return &cobra.Command{
+		Use:   name + " [-- FLAG...]",
+		Short: short,
+		Long:  short + ", by 'go test -bench'. Flags after -- are its own, such as -count 10 for benchstat.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			pattern := "^Benchmark" + benchmarks[name] + "$"
+			test := exec.CommandContext(cmd.Context(), "go", append([]string{"test", "github.com/switchyard-net/switchyard/test/bench", "-run", "^$", "-bench", pattern}, args...)...)
+			test.Stdout, test.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			return test.Run()
+		},
+	}
+}
+
+// benchmarks are the names of benchmarks of Go, without Benchmark, by command.
+var benchmarks = map[string]string{"brain": "Brain", "store": "Store", "api": "API", "churn": "Churn", "page": "Page"}
+
+// newBench returns the command that measures a part.
 func newBench(name, short string, kernel bool, measure func(context.Context, *bench.Reporter, bench.Options) error) *cobra.Command {
 	var o bench.Options
+	cmd := newReporting(name, short, kernel, func(ctx context.Context, r *bench.Reporter) error { return measure(ctx, r, o) })
+	addSizes(cmd, &o)
+	return cmd
+}
+
+// newReporting returns a command that measures with a reporter.
+func newReporting(name, short string, kernel bool, measure func(context.Context, *bench.Reporter) error) *cobra.Command {
 	var strict bool
 	cmd := &cobra.Command{
 		Use:   name,
 		Short: short,
 		Args:  cobra.NoArgs,
-		PreRunE: func(cmd *cobra.Command, _ []string) error {
-			for _, n := range o.Services {
-				if n < 1 {
-					return fmt.Errorf("--services: %d is less than 1", n)
-				}
-			}
-			if o.Endpoints < 0 {
-				return fmt.Errorf("--endpoints: %d is less than 0", o.Endpoints)
-			}
-			return nil
-		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if kernel {
 				if err := enterNamespaces(); err != nil {
@@ -109,12 +128,14 @@ func newBench(name, short string, kernel bool, measure func(context.Context, *be
 				}
 			}
 			r := bench.NewReporter(cmd.OutOrStdout(), cmd.ErrOrStderr())
-			return errors.Join(measure(cmd.Context(), r, o), r.Close(), judge(r, strict))
+			err := errors.Join(measure(cmd.Context(), r), r.Close())
+			if strict { // without it misses are marked, for other work on the machine delays what is measured
+				err = errors.Join(err, r.Missed())
+			}
+			return err
 		},
 	}
 	addStrict(cmd, &strict)
-	cmd.Flags().IntSliceVar(&o.Services, "services", nil, "numbers of services to measure with (default: the README's)")
-	cmd.Flags().IntVar(&o.Endpoints, "endpoints", 0, "endpoints of each service (default 5)")
 	return cmd
 }
 
@@ -122,28 +143,23 @@ func addStrict(cmd *cobra.Command, strict *bool) {
 	cmd.Flags().BoolVar(strict, "strict", false, "end with an error if a figure missed its target: on a quiet machine only")
 }
 
-// judge returns an error for figures that missed their target, if that is wanted. Without it they are marked, for other work on the machine
-// delays what is measured.
-func judge(r *bench.Reporter, strict bool) error {
-	if !strict {
+func addSizes(cmd *cobra.Command, o *bench.Options) {
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		for _, n := range o.Services {
+			if n < 1 {
+				return fmt.Errorf("--services: %d is less than 1", n)
+			}
+		}
+		if o.Endpoints < 0 {
+			return fmt.Errorf("--endpoints: %d is less than 0", o.Endpoints)
+		}
 		return nil
 	}
-	return r.Missed()
+	cmd.Flags().IntSliceVar(&o.Services, "services", nil, "numbers of services to measure with (default: the README's)")
+	cmd.Flags().IntVar(&o.Endpoints, "endpoints", 0, "endpoints of each service (default 5)")
 }
 
-func newBenchNFTablesCommand() *cobra.Command {
-	var of bench.NFTablesOptions
-	cmd := newBench("nftables", "Cold load, warm restart and single changes in the kernel", true,
-		func(ctx context.Context, r *bench.Reporter, o bench.Options) error {
-			of.Options = o
-			return bench.NFTables(ctx, r, of)
-		})
-	cmd.Flags().IntSliceVar(&of.Ranges, "ranges", nil, "total numbers of source ranges to measure with (default 1000,100000)")
-	cmd.Flags().IntSliceVar(&of.Clients, "clients", nil, "numbers of clients with affinity to measure with (default 1000,1000000)")
-	return cmd
-}
-
-func newBenchScalingCommand() *cobra.Command {
+func newScaling() *cobra.Command {
 	var o bench.ScalingOptions
 	var dir string
 	cmd := &cobra.Command{
@@ -184,61 +200,37 @@ func keepGrowths(dir string, all []bench.Growth, quick bool) error {
 	return err
 }
 
-func newBenchEBPFCommand() *cobra.Command {
-	var of bench.EBPFOptions
-	var dir string
-	cmd := newBench("ebpf", "Socket hooks above nftables, compared with nftables and direct connections", true,
-		func(ctx context.Context, r *bench.Reporter, o bench.Options) error {
-			self, err := os.Executable()
-			if err != nil {
-				return fmt.Errorf("find this program, to run it for connections: %w", err)
-			}
-			of.Options = o
-			of.Worker = func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, self, benchConnections) }
-			if err := bench.EBPF(ctx, r, of); err != nil || dir == "" {
-				return err
-			}
-			return bench.WriteEBPF(dir, r)
-		})
-	cmd.Flags().IntVar(&of.Rounds, "rounds", 0, "how often each kind of connection is measured (default 16)")
-	cmd.Flags().StringVar(&dir, "out", "", "directory for ebpf.md")
+func newEBPF() *cobra.Command {
+	var o bench.EBPFOptions
+	cmd := newReporting("ebpf", "Socket hooks above nftables, compared with nftables and direct connections", true,
+		func(ctx context.Context, r *bench.Reporter) error { return bench.EBPF(ctx, r, o) })
+	addSizes(cmd, &o.Options)
+	cmd.Flags().IntVar(&o.Rounds, "rounds", 0, "how often each kind of connection is measured (default 16)")
+	cmd.Flags().StringVar(&o.Out, "out", "", "directory for ebpf.md")
 	return cmd
 }
 
-func newBenchUserspaceCommand() *cobra.Command {
+func newUserspace() *cobra.Command {
 	var o bench.UserspaceOptions
-	var dir string
-	var strict bool
-	cmd := &cobra.Command{
-		Use:   "userspace",
-		Short: "The relay of mode userspace, compared with HAProxy, nftables and direct connections",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := enterNamespaces(); err != nil {
-				return err
-			}
-			self, err := os.Executable()
-			if err != nil {
-				return fmt.Errorf("find this program, to run it for connections: %w", err)
-			}
-			o.Connections = func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, self, benchConnections) }
-			o.Holder = func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, self, benchHolder) }
-			r := bench.NewReporter(cmd.OutOrStdout(), cmd.ErrOrStderr())
-			result, err := bench.Userspace(cmd.Context(), r, o)
-			if err == nil && dir != "" {
-				err = bench.WriteUserspace(dir, result)
-			}
-			return errors.Join(err, r.Close(), judge(r, strict))
-		},
-	}
-	addStrict(cmd, &strict)
+	cmd := newReporting("userspace", "The relay of mode userspace, compared with HAProxy, nftables and direct connections", true,
+		func(ctx context.Context, r *bench.Reporter) error { return bench.Userspace(ctx, r, o) })
 	cmd.Flags().IntVar(&o.Rounds, "rounds", 0, "how often everything is measured (default 8)")
 	cmd.Flags().IntVar(&o.Held, "connections", 0, "open connections that memory is measured with (default 10000)")
-	cmd.Flags().StringVar(&dir, "out", "", "directory for userspace.md")
+	cmd.Flags().StringVar(&o.Out, "out", "", "directory for userspace.md")
 	return cmd
 }
 
-func newBenchAttacksCommand() *cobra.Command {
+func newRelay() *cobra.Command {
+	nodes := 0
+	cmd := newBench("relay", "Relays with thousands of nodes: changes, slow nodes, restarts, replicas", false,
+		func(ctx context.Context, r *bench.Reporter, o bench.Options) error {
+			return bench.Relay(ctx, r, o, nodes)
+		})
+	cmd.Flags().IntVar(&nodes, "nodes", 0, "number of nodes (default 5000)")
+	return cmd
+}
+
+func newAttacks() *cobra.Command {
 	var o bench.AttackOptions
 	var strict bool
 	cmd := &cobra.Command{
@@ -263,69 +255,24 @@ It measures how long other tenants' changes and connections take. A table has a 
 	return cmd
 }
 
-func newBenchRelayCommand() *cobra.Command {
-	nodes := 0
-	cmd := newBench("relay", "Relays with thousands of nodes: changes, slow nodes, restarts, replicas", false, func(ctx context.Context, r *bench.Reporter, o bench.Options) error {
-		relays, err := benchRelays(o, nodes)
-		if err != nil {
-			return err
-		}
-		return bench.Relay(ctx, r, relays)
+// runRelay is a relay until ctx ends, as 'switchyard serve --nodes' is.
+func runRelay(ctx context.Context, o bench.RelayOptions) error {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	c := config.Default()
+	c.MetricsBindAddress = netip.AddrPort{}
+	c.API.Listen, c.API.TLSCertFile, c.API.TLSKeyFile, c.API.ClientCAFile = []string{o.Listen}, o.Cert, o.Key, o.ClientCA
+	var err error
+	if c.HealthzBindAddress, err = netip.ParseAddrPort(o.Health); err != nil {
+		return err
+	}
+	n, err := node.New(ctx, node.Options{
+		Config: c, Role: node.Relay, Logger: log,
+		Source: func(*config.Config, string) (model.Source, error) {
+			return relay.New(relay.Options{Targets: []string{o.Above}, Logger: log})
+		},
 	})
-	cmd.Flags().IntVar(&nodes, "nodes", 0, "number of nodes (default 5000)")
-	return cmd
-}
-
-// benchRelays has relays and nodes run as processes of this program.
-func benchRelays(o bench.Options, nodes int) (bench.RelayOptions, error) {
-	self, err := os.Executable()
 	if err != nil {
-		return bench.RelayOptions{}, fmt.Errorf("find this program, to run it for relays and nodes: %w", err)
+		return err
 	}
-	return bench.RelayOptions{
-		Options: o, Nodes: nodes,
-		Relay: func(ctx context.Context, args ...string) *exec.Cmd {
-			return exec.CommandContext(ctx, self, append([]string{benchServe}, args...)...)
-		},
-		Fleet: func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, self, benchNodes) },
-	}, nil
-}
-
-// The commands that 'bench relay', 'bench ebpf' and 'bench userspace' run in other processes.
-const benchNodes, benchServe, benchConnections, benchHolder = "relay-nodes", "relay-serve", "connections", "dataplane-holder"
-
-func newHolderCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:    benchHolder,
-		Short:  "Program Services, and serve them until stdin ends",
-		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return bench.HoldDataplane(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
-		},
-	}
-}
-
-func newConnectionsCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:    benchConnections,
-		Short:  "Make and answer connections",
-		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return bench.MeasureConnections(cmd.InOrStdin(), cmd.OutOrStdout())
-		},
-	}
-}
-
-func newNodesCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:    benchNodes,
-		Short:  "Follow relays as many nodes",
-		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return bench.FleetNodes(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
-		},
-	}
+	return n.Run(ctx)
 }

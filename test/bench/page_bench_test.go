@@ -1,3 +1,5 @@
+//go:build linux
+
 package bench
 
 import (
@@ -11,7 +13,9 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
@@ -28,25 +32,18 @@ import (
 // manyPages is how many pages may be open at a time.
 const manyPages = 16
 
-// Page measures the resident memory of this process with its page open in browsers: before, at its most while pages ask for all rows and for
-// half a minute of use, and after that. Clients are in the process: they read what pages ask for, and keep none of it. Only the first
-// size is measured.
-func Page(ctx context.Context, r *Reporter, o Options) error {
-	o = o.withDefaults(10_000)
-	services := o.Services[0]
-	s := store.New(store.Options{Brain: brain.Config{NodeName: NodeName}})
+// BenchmarkPage measures the resident memory of this process with its page open in browsers: before, at its most while pages ask for all rows and for
+// half a minute of use, and after that. Clients are in the process: they read what pages ask for, and keep none of it.
+func BenchmarkPage(b *testing.B) {
+	const services = 10_000
+	cluster := newChangingCluster(services, 5)
+	s, sink := newStore(brain.Config{}, cluster.objects...)
 	defer s.Close()
-	sink := s.Source("bench")
-	objects := Cluster(services, o.Endpoints)
-	sink.Update(objects, nil)
-	sink.Complete()
-	slices := slicesIn(objects)
-
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return err
+		b.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(ctx)
+	ctx, stop := context.WithCancel(b.Context())
 	defer stop()
 	quiet := slog.New(slog.DiscardHandler)
 	served := make(chan error, 1)
@@ -55,34 +52,34 @@ func Page(ctx context.Context, r *Reporter, o Options) error {
 			Connections: connlimit.New(connlimit.Options{Name: "page", Max: ui.MaxConnections, Replace: true, Logger: quiet}), Logger: quiet,
 		})
 	}()
-	report := func(what string, bytes uint64) {
-		r.Report(Result{"page/" + what, services, o.Endpoints, float64(bytes) / (1 << 20), "MiB"})
-	}
 	resident.Trim() // as the daemon does once it is up
 	before, err := RSS()
 	if err != nil {
-		return err
+		b.Fatal(err)
 	}
-	report("none open", before)
+	b.ReportMetric(MiB(before), "none-open-MiB")
 	for _, n := range []int{1, manyPages} {
+		time.Sleep(time.Second) // until the server has noticed that the last pages were closed
 		if err := forgetPeak(); err != nil {
-			return err
+			b.Fatal(err)
 		}
 		err := usePages(ctx, "http://"+l.Addr().String(), n, 30, func(second int) {
-			sink.Update([]model.Object{withoutFirst(slices[second%len(slices)], second, services*o.Endpoints)}, nil)
+			sink.Update([]model.Object{cluster.change(second % len(cluster.slices))}, nil)
 		})
 		if err := cmp.Or(err, ctx.Err()); err != nil {
-			return err
+			b.Fatal(err)
 		}
-		now, peak, err := residentMemory()
+		now, peak, err := residentMemory(os.Getpid())
 		if err != nil {
-			return err
+			b.Fatal(err)
 		}
-		report(fmt.Sprintf("%d open, at its most", n), peak)
-		report(fmt.Sprintf("%d open, after half a minute", n), now)
+		b.ReportMetric(MiB(peak), fmt.Sprintf("%d-open-at-most-MiB", n))
+		b.ReportMetric(MiB(now), fmt.Sprintf("%d-open-after-half-a-minute-MiB", n))
 	}
 	stop()
-	return <-served
+	if err := <-served; err != nil {
+		b.Error(err)
+	}
 }
 
 // usePages has pages open for so many seconds. Something changes in each second.

@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -11,20 +12,19 @@ import (
 
 // RSS returns the resident memory of this process in bytes.
 func RSS() (uint64, error) {
-	now, _, err := residentMemory()
+	now, _, err := residentMemory(os.Getpid())
 	return now, err
 }
 
-// residentMemory returns the resident memory of this process in bytes, and the most that it ever was.
-func residentMemory() (now, peak uint64, err error) {
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0, 0, err
+// residentMemory returns the resident memory of a process in bytes, and the most that it ever was.
+func residentMemory(pid int) (now, peak uint64, err error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err == nil {
+		now, err = parseStatus(string(status), "VmRSS")
 	}
-	if now, err = parseStatus(string(status), "VmRSS"); err != nil {
-		return 0, 0, err
+	if err == nil {
+		peak, err = parseStatus(string(status), "VmHWM")
 	}
-	peak, err = parseStatus(string(status), "VmHWM")
 	return now, peak, err
 }
 
@@ -68,4 +68,41 @@ func allowFiles(n int) error {
 		return fmt.Errorf("the limit of open files is %d, and must be %d: %w: raise the hard limit with ulimit -Hn", l.Max, n, err)
 	}
 	return nil
+}
+
+// Machine is where and when figures were measured.
+type Machine struct {
+	CPUs       int       `json:"cpus"`
+	Kernel     string    `json:"kernel"`
+	Go         string    `json:"go"`
+	Time       time.Time `json:"time"`
+	LoadBefore string    `json:"loadAverageBefore"`
+	LoadAfter  string    `json:"loadAverageAfter"`
+}
+
+func thisMachine() (m Machine, err error) {
+	var name syscall.Utsname
+	if err := syscall.Uname(&name); err != nil {
+		return m, os.NewSyscallError("uname", err)
+	}
+	for _, c := range name.Release {
+		if c == 0 {
+			break
+		}
+		m.Kernel += string(rune(c))
+	}
+	m.CPUs, m.Go, m.Time = runtime.NumCPU(), runtime.Version(), time.Now().UTC()
+	m.LoadBefore, err = loadAverage()
+	return m, err
+}
+
+func (m *Machine) String() string {
+	return fmt.Sprintf("%d CPUs, Linux %s, %s, %s, load average %s before and %s after", m.CPUs, m.Kernel, m.Go, m.Time.Format(time.DateOnly), m.LoadBefore, m.LoadAfter)
+}
+
+// loadAverage returns how busy the machine was in the last minute.
+func loadAverage() (string, error) {
+	text, err := os.ReadFile("/proc/loadavg")
+	average, _, _ := strings.Cut(string(text), " ")
+	return average, err
 }
