@@ -25,8 +25,11 @@ import (
 // adminSocket is the flag --socket: where a running process serves the admin API.
 type adminSocket struct{ address string }
 
+// defaultSocket is a variable for tests, which must not ask the process of this machine.
+var defaultSocket = config.DefaultAdminAddress
+
 func (s *adminSocket) register(f *pflag.FlagSet) {
-	f.StringVar(&s.address, "socket", config.DefaultAdminAddress, "the admin API of a running process (its --admin-bind-address)")
+	f.StringVar(&s.address, "socket", defaultSocket, "the admin API of a running process (its --admin-bind-address)")
 }
 
 // path returns the path of the socket.

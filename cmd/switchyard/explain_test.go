@@ -160,6 +160,8 @@ func TestKubeconfigs(t *testing.T) {
 	one, two, empty := write("one", cluster), write("two", contexts), write("empty", "")
 	missing, socket := filepath.Join(dir, "missing"), filepath.Join(dir, "none.sock")
 	home := filepath.Dir(filepath.Dir(write("home/.kube/config", whole)))
+	defer func(before string) { defaultSocket = before }(defaultSocket)
+	defaultSocket = "unix://" + socket
 	nowhere := filepath.Join(dir, "nowhere")
 	for name, tt := range map[string]struct {
 		home, kubeconfig string
@@ -193,7 +195,7 @@ func TestKubeconfigs(t *testing.T) {
 		"__complete explain pod/default/":       "pod/default/client\n",
 		"__complete explain node svc/default/k": "svc/default/kubernetes\n",
 		"__complete explain --node node-":       "node-a\n",
-		"doctor --problems --socket " + socket:  "the API server cannot be asked: http://",
+		"doctor --problems":                     "the API server cannot be asked: http://",
 	} {
 		asked.Store(0)
 		var out strings.Builder
