@@ -33,7 +33,9 @@ type live struct {
 	order     order
 	namespace string // empty for all
 	filter    top.Filter
-	paused    bool
+	// found leaves out the Services without findings and without rows that are not as they must be.
+	found  bool
+	paused bool
 	// reason is what is shown of one row in place of the table, from its line reasonTop on, and from is its client.
 	reason    []string
 	reasonTop int
@@ -114,7 +116,10 @@ func (l *live) key(key string) {
 	case "/":
 		l.filter.Typing = true
 	case "esc":
-		l.filter, l.namespace = top.Filter{}, ""
+		l.filter, l.namespace, l.found = top.Filter{}, "", false
+	case "f":
+		l.found = !l.found
+		l.selected, l.top = 0, 0
 	case "n":
 		l.namespace = l.nextNamespace()
 		l.selected, l.top = 0, 0
@@ -239,8 +244,8 @@ func (l *live) nextNamespace() string {
 // groups are those that people want to see, in their order.
 func (l *live) groups() []group {
 	var list []group
-	for _, g := range groups(l.view.results) {
-		if (l.namespace == "" || g.service.Name.Namespace == l.namespace) && l.matches(&g) {
+	for _, g := range l.view.groups() {
+		if (!l.found || len(g.findings)+g.bad() > 0) && (l.namespace == "" || g.service.Name.Namespace == l.namespace) && l.matches(&g) {
 			list = append(list, g)
 		}
 	}
@@ -293,7 +298,7 @@ type placed struct {
 
 // body is what scrolls: the rows, and the notes below them.
 func (l *live) body() (lines []string, rows []placed) {
-	items := table{l.paint, l.width}.items(l.groups())
+	items := table{paint: l.paint, width: l.width}.items(l.groups())
 	heading := 0
 	for _, i := range items {
 		if i.row != nil {
@@ -302,11 +307,14 @@ func (l *live) body() (lines []string, rows []placed) {
 			heading = len(lines)
 		}
 		for _, line := range i.lines {
+			if i.finding {
+				line = i.paint(line)
+			}
 			lines = append(lines, l.wrapped(line)...)
 		}
 	}
 	if len(items) == 0 && len(l.view.results) > 0 {
-		lines = append(lines, l.paint.warn("! no Service here has this text: Esc shows all"))
+		lines = append(lines, l.paint.warn("! no Service here has this text, or findings: Esc shows all"))
 	}
 	return append(lines, l.view.notesBelow(l.paint, l.width)...), rows
 }
@@ -355,7 +363,7 @@ func (l *live) hanging(line string, least int) []string {
 
 // head stands above the body, foot below it.
 func (l *live) head() []string {
-	return append(l.wrapped(l.view.title(l.paint)), l.wrapped((table{l.paint, l.width}).header(l.groups()))...)
+	return append(l.wrapped(l.view.title(l.paint)), l.wrapped((table{paint: l.paint, width: l.width}).header(l.groups()))...)
 }
 
 func (l *live) foot() []string {
@@ -368,6 +376,9 @@ func (l *live) foot() []string {
 	if l.namespace != "" {
 		state += "; namespace " + l.namespace
 	}
+	if l.found {
+		state += "; with findings only"
+	}
 	state += l.filter.State()
 	if l.paused {
 		state += "; PAUSED"
@@ -375,7 +386,7 @@ func (l *live) foot() []string {
 	if v.followed && !l.paused {
 		state += "; edit " + v.inputs + " to change the lab"
 	}
-	keys := l.filter.Keys("q quit  ↑↓ PgUp PgDn  / filter  n namespace  s sort  p pause  e explain row")
+	keys := l.filter.Keys("q quit  ↑↓ PgUp PgDn  / filter  f findings  n namespace  s sort  p pause  e explain row")
 	lines := append(summary, l.wrapped(l.paint.dim(state))...)
 	return append(lines, l.wrapped(l.paint.dim(keys))...)
 }

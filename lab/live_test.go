@@ -21,6 +21,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/switchyard-net/switchyard/internal/admin/top/toptest"
+	"github.com/switchyard-net/switchyard/internal/diagnosis"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/probe"
@@ -39,7 +40,11 @@ func testView() *view {
 	}
 	return &view{
 		inputs: "my-app", followed: true, results: results, services: 13, pods: 2, revision: 7, calls: 40, took: 1200 * time.Millisecond, wrapped: true,
-		warnings: []string{"my-app/web.yaml:3:7: Service web: spec.selector: app=wbe: it has no endpoints: no pod has these labels; the pods of Deployment shop/web have app=web"},
+		findings: []diagnosis.Finding{
+			{Reason: diagnosis.NoEndpoints, Severity: diagnosis.Fault, Object: diagnosis.Object{Kind: "Service", Namespace: "shop", Name: "web"}, Place: "my-app/web.yaml:3:7",
+				Text: "the Service has no endpoints", Cause: "no pod matches its selector app=wbe; Deployment shop/web has app=web", Remedy: "make the labels the same"},
+			{Reason: "NoSuchService", Severity: diagnosis.Remark, Object: diagnosis.Object{Kind: "Ingress", Namespace: "shop", Name: "site"}, Text: "the Ingress leads to Service webb"},
+		},
 	}
 }
 

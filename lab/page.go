@@ -4,7 +4,6 @@ package lab
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -70,7 +69,7 @@ func (p page) Status() *nodeview.Status {
 // View implements [ui.Source].
 func (p page) View() *nodeview.View {
 	failed := p.s.status.current().Failed
-	return &nodeview.View{Store: p.s.store, Failed: func(name state.ServiceName) error { return failed[name] }}
+	return &nodeview.View{Store: p.s.store, Failed: func(name state.ServiceName) error { return failed[name] }, Facts: p.s.facts.Load()}
 }
 
 // Changes implements [ui.Source].
@@ -78,7 +77,7 @@ func (p page) Changes() *ui.Changes { return &p.s.changes }
 
 // Explain implements [ui.Source].
 func (p page) Explain(ctx context.Context, from explain.From, to explain.To) ([]*explain.Answer, error) {
-	return explain.New(explain.Options{Store: p.s.store}).Ask(ctx, from, to)
+	return explain.New(explain.Options{Store: p.s.store, Facts: p.s.facts.Load()}).Ask(ctx, from, to)
 }
 
 // Round implements [ui.Lab].
@@ -110,7 +109,10 @@ func (v *view) shown(servers directory) *shown {
 			add("manifests", line)
 		}
 	}
-	for _, text := range slices.Concat(v.warnings, v.notes) {
+	for _, f := range v.elsewhere() {
+		add(string(f.Severity), sentenceOf(&f))
+	}
+	for _, text := range v.notes {
 		add("remark", text)
 	}
 	return now

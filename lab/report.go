@@ -10,22 +10,25 @@ import (
 	"io"
 	"strings"
 
+	"github.com/switchyard-net/switchyard/internal/diagnosis"
 	"github.com/switchyard-net/switchyard/internal/plaintext"
 )
 
 // Formats are the formats in which a round can be reported in addition to the table.
-var Formats = []string{"json", "junit"}
+var Formats = []string{"json", "junit", "github"}
 
 // jsonReport is a round for programs.
 type jsonReport struct {
 	Inputs string `json:"inputs"`
 	OK     bool   `json:"ok"`
-	// Errors are what a cluster refuses or nobody can read, Warnings what it accepts, and Skipped what was left out.
-	Errors   []string   `json:"errors,omitempty"`
-	Warnings []string   `json:"warnings,omitempty"`
-	Skipped  []string   `json:"skipped,omitempty"`
-	Names    []string   `json:"names,omitempty"`
-	Paths    []jsonPath `json:"paths"`
+	// Errors are what a cluster refuses or nobody can read, Findings what it accepts although it is wrong or worth a remark, Warnings what the lab
+	// could not do, and Skipped what was left out.
+	Errors   []string            `json:"errors,omitempty"`
+	Findings []diagnosis.Finding `json:"findings"`
+	Warnings []string            `json:"warnings,omitempty"`
+	Skipped  []string            `json:"skipped,omitempty"`
+	Names    []string            `json:"names,omitempty"`
+	Paths    []jsonPath          `json:"paths"`
 }
 
 // jsonPath is the way of one client to one frontend.
@@ -46,11 +49,14 @@ type jsonPath struct {
 }
 
 // report writes the round in a format.
-func (v *view) report(out io.Writer, format string, errs []error) error {
-	if format == "junit" {
-		return v.junit(out, errs)
+func (v *view) report(out io.Writer, format string, errs []error, strict bool) error {
+	switch format {
+	case "junit":
+		return v.junit(out, errs, strict)
+	case "github":
+		return v.github(out, errs)
 	}
-	r := jsonReport{Inputs: v.inputs, OK: v.verdict(errs) == nil, Errors: texts(errs), Warnings: append(v.warnings, v.notes...), Skipped: v.skipped, Names: v.names, Paths: []jsonPath{}}
+	r := jsonReport{Inputs: v.inputs, OK: v.verdict(errs, strict) == nil, Errors: texts(errs), Findings: append([]diagnosis.Finding{}, v.findings...), Warnings: v.notes, Skipped: v.skipped, Names: v.names, Paths: []jsonPath{}}
 	for i := range v.results {
 		c := &v.results[i]
 		r.Paths = append(r.Paths, jsonPath{
@@ -92,6 +98,8 @@ type junitCase struct {
 	Class   string        `xml:"classname,attr"`
 	Name    string        `xml:"name,attr"`
 	Failure *junitFailure `xml:"failure,omitempty"`
+	// Output has findings that are no failure.
+	Output string `xml:"system-out,omitempty"`
 }
 
 type junitFailure struct {
@@ -99,7 +107,7 @@ type junitFailure struct {
 	Text    string `xml:",chardata"`
 }
 
-func (v *view) junit(out io.Writer, errs []error) error {
+func (v *view) junit(out io.Writer, errs []error, strict bool) error {
 	s := junitSuite{Name: "switchyard lab " + v.inputs, Time: fmt.Sprintf("%.3f", v.took.Seconds())}
 	add := func(class, name string, faults []string) {
 		c := junitCase{Class: class, Name: name}
@@ -111,6 +119,16 @@ func (v *view) junit(out io.Writer, errs []error) error {
 		s.Tests++
 	}
 	add("manifests", v.inputs, texts(errs))
+	for i := range v.findings {
+		f := &v.findings[i]
+		class, name, text := f.Object.String(), string(f.Severity)+" "+string(f.Reason), sentenceOf(f)
+		if strict && f.Severity != diagnosis.Remark {
+			add(class, name, []string{text})
+			continue
+		}
+		add(class, name, nil)
+		s.Cases[len(s.Cases)-1].Output = text
+	}
 	for i := range v.results {
 		add(v.results[i].service.Name.String(), v.results[i].place(), v.results[i].surprises)
 	}

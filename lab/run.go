@@ -20,6 +20,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/ebpf"
+	"github.com/switchyard-net/switchyard/internal/diagnosis"
 	"github.com/switchyard-net/switchyard/internal/plaintext"
 	"github.com/switchyard-net/switchyard/lab/inputs"
 	"github.com/switchyard-net/switchyard/lab/minicluster"
@@ -33,6 +34,8 @@ type Options struct {
 	Inputs *inputs.Set
 	// Format is what [Once] prints: a table if it is empty, else one of [Formats].
 	Format string
+	// Strict makes [Once] return a [*FindingsError] if the manifests have faults or warnings.
+	Strict bool
 	// Dataplane makes the dataplane of the calling thread's network namespace, which is the namespace of the node
 	// under test in l. It must be usable from any thread afterwards. Required.
 	Dataplane func(l *topology.Lab) (Dataplane, error)
@@ -79,7 +82,7 @@ const (
 )
 
 // Once runs the manifests, makes every call once and prints the table. It returns a [*SurpriseError] if anything was not as
-// it must be, and the manifests' own errors if there are any.
+// it must be, a [*FindingsError] as Options.Strict says, and the manifests' own errors if there are any.
 func Once(ctx context.Context, o Options) error {
 	loaded := o.Inputs.Load()
 	errs := loaded.Errs
@@ -103,10 +106,10 @@ func Once(ctx context.Context, o Options) error {
 	}
 	v.skipped = loaded.Notes
 	if o.Format != "" {
-		if err := v.report(o.Out, o.Format, errs); err != nil {
+		if err := v.report(o.Out, o.Format, errs, o.Strict); err != nil {
 			return err
 		}
-		return v.verdict(errs)
+		return v.verdict(errs, o.Strict)
 	}
 	width, _ := o.Size()
 	v.wrapped = width > 0
@@ -116,16 +119,19 @@ func Once(ctx context.Context, o Options) error {
 	for _, line := range v.lines(palette{o.Colour}, width) {
 		fmt.Fprintln(o.Out, line)
 	}
-	return v.verdict(errs)
+	return v.verdict(errs, o.Strict)
 }
 
 // verdict is what [Once] returns.
-func (v *view) verdict(errs []error) error {
+func (v *view) verdict(errs []error, strict bool) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	if list := v.surprises(); len(list) > 0 {
 		return &SurpriseError{list}
+	}
+	if text, wrong, _ := v.wrong(); strict && wrong {
+		return &FindingsError{text}
 	}
 	return nil
 }
@@ -261,7 +267,7 @@ type view struct {
 	hooked *uint64
 	// names are what DNS answers for Services without a cluster IP.
 	names    []string
-	warnings []string
+	findings []diagnosis.Finding
 	problems []error
 	notes    []string
 	skipped  []string
@@ -285,7 +291,9 @@ func (v *view) surprises() []string {
 func (v *view) lines(p palette, width int) []string {
 	lines := []string{v.title(p), ""}
 	if len(v.results) > 0 {
-		lines = append(append(lines, table{p, width}.lines(groups(v.results))...), "")
+		t := table{paint: p, width: width, wrap: func(paint func(string) string, text string) []string { return v.wrap(paint, text, width) }}
+		lines = append(lines, t.lines(v.groups())...)
+		lines = append(lines, "")
 	}
 	return clean(append(append(lines, v.notesBelow(p, width)...), v.summary(p, width)...))
 }
@@ -317,8 +325,9 @@ func (v *view) notesBelow(p palette, width int) []string {
 		}
 		lines = append(lines, "")
 	}
-	for _, w := range v.warnings {
-		lines = append(lines, v.wrap(p.warn, "! "+w, width)...)
+	for _, f := range v.elsewhere() {
+		paint, mark := p.mark(&f)
+		lines = append(lines, v.wrap(paint, mark+sentenceOf(&f), width)...)
 	}
 	for _, n := range v.notes {
 		lines = append(lines, v.wrap(p.warn, "! "+n, width)...)
@@ -358,20 +367,21 @@ func (v *view) summary(p palette, width int) []string {
 		}
 	}
 	if len(v.results) == 0 && len(v.names) == 0 {
-		return append(lines, p.warn("! there is no Service to connect to"))
+		return append(append(lines, p.warn("! there is no Service to connect to")), v.wrongLine(p)...)
 	}
 	if len(v.results) == 0 {
-		return append(lines, p.warn("! there is no cluster IP to connect to"))
+		return append(append(lines, p.warn("! there is no cluster IP to connect to")), v.wrongLine(p)...)
 	}
 	bad := 0
 	for i := range v.results {
 		bad += min(len(v.results[i].surprises), 1)
 	}
 	made := fmt.Sprintf(" (%s in %.1fs%s)", count(v.calls, "connection"), v.took.Seconds(), v.byHooks())
+	verdict := p.good("✓") + fmt.Sprintf(" all %d paths are as they must be", len(v.results)) + made
 	if bad > 0 {
-		return append(lines, p.bad(fmt.Sprintf("✗ %d of %d paths are not as they must be", bad, len(v.results)))+made)
+		verdict = p.bad(fmt.Sprintf("✗ %d of %d paths are not as they must be", bad, len(v.results))) + made
 	}
-	return append(lines, p.good("✓")+fmt.Sprintf(" all %d paths are as they must be", len(v.results))+made)
+	return append(append(lines, verdict), v.wrongLine(p)...)
 }
 
 // byHooks returns what hooks at sockets did in the round.

@@ -18,6 +18,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/admin/ui"
+	"github.com/switchyard-net/switchyard/internal/diagnosis"
 	"github.com/switchyard-net/switchyard/internal/explain"
 	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/kubeconv"
@@ -46,8 +47,9 @@ type session struct {
 	cluster *minicluster.Cluster
 	world   *oracle.World
 	servers directory
-	// warnings are about the manifests.
-	warnings []string
+	// findings are about the manifests, and facts are what they are found by.
+	findings []diagnosis.Finding
+	facts    atomic.Pointer[diagnosis.Facts]
 	// problem is why the last apply did not succeed altogether, nil if it did.
 	problem error
 
@@ -108,10 +110,6 @@ func (s *session) apply(ctx context.Context, in *inputs.Loaded) error {
 	var errs []error
 	cluster, err := minicluster.Build(in.Objects, s.stage.clusterOptions())
 	errs = append(errs, located(in, err)...)
-	s.warnings = nil
-	for _, w := range cluster.Warnings {
-		s.warnings = append(s.warnings, in.Error(w.Object, w.Field, errors.New(w.Text)).Error())
-	}
 	servers, err := s.stage.apply(cluster)
 	errs = append(errs, err)
 
@@ -139,6 +137,9 @@ func (s *session) apply(ctx context.Context, in *inputs.Loaded) error {
 	if first {
 		s.sink.Complete()
 	}
+	facts := factsOf(in, cluster)
+	s.facts.Store(facts)
+	s.findings = diagnose(in, cluster, s.store, facts)
 	return errors.Join(append(errs, s.status.wait(ctx, s.store.Snapshot().Revision()))...)
 }
 
@@ -216,7 +217,7 @@ func describe(obj any) string {
 // round makes every call once.
 func (s *session) round(ctx context.Context) *view {
 	calls, note := withoutSCTP(plan(s.world, s.stage.clients(), s.stage.lab.Node().Addrs))
-	v := &view{inputs: s.options.Inputs.String(), followed: s.options.Inputs.Followed(), services: len(s.cluster.Services), pods: len(s.cluster.Pods), warnings: s.warnings, names: namesWithoutIP(s.world),
+	v := &view{inputs: s.options.Inputs.String(), followed: s.options.Inputs.Followed(), services: len(s.cluster.Services), pods: len(s.cluster.Pods), findings: s.findings, names: namesWithoutIP(s.world),
 		revision: s.store.Snapshot().Revision()}
 	if note != "" {
 		v.notes = append(v.notes, note)
@@ -252,7 +253,7 @@ func (s *session) explain(r *result, client probe.Client) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	answers, err := explain.New(explain.Options{Store: s.store}).Ask(context.Background(), asker, to)
+	answers, err := explain.New(explain.Options{Store: s.store, Facts: s.facts.Load()}).Ask(context.Background(), asker, to)
 	if err != nil {
 		return "", err
 	}

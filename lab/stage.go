@@ -70,11 +70,15 @@ func newStage(ctx context.Context, pods int) (*stage, error) {
 func (s *stage) close() error { return s.lab.Close() }
 
 func (s *stage) clusterOptions() minicluster.Options {
-	o := s.lab.Options()
+	return clusterOptions(s.lab.Options(), s.lab.Node().Addrs, s.lab.OtherNode().Addrs)
+}
+
+// clusterOptions describe the cluster of a lab with nodes at some addresses.
+func clusterOptions(o topology.Options, node, other []netip.Addr) minicluster.Options {
 	return minicluster.Options{
 		Nodes: []minicluster.Node{
-			{Name: nodeName, Zone: "zone-a", Addrs: s.lab.Node().Addrs, PodCIDRs: o.NodePodCIDRs},
-			{Name: otherName, Zone: "zone-b", Addrs: s.lab.OtherNode().Addrs, PodCIDRs: o.OtherPodCIDRs},
+			{Name: nodeName, Zone: "zone-a", Addrs: node, PodCIDRs: o.NodePodCIDRs},
+			{Name: otherName, Zone: "zone-b", Addrs: other, PodCIDRs: o.OtherPodCIDRs},
 		},
 		ServiceCIDRs: o.ServiceCIDRs,
 		LoadBalancerCIDRs: []netip.Prefix{

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/switchyard-net/switchyard/internal/diagnosis"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/probe"
@@ -22,8 +23,9 @@ const minWidth = 80
 
 // group is the part of the table about one Service.
 type group struct {
-	service *model.Service
-	rows    []row
+	service  *model.Service
+	rows     []row
+	findings []diagnosis.Finding
 }
 
 // row shows the clients of one frontend with the same outcome.
@@ -57,6 +59,15 @@ func groups(results []result) []group {
 	return list
 }
 
+// groups folds the results of a round, with the findings of each Service.
+func (v *view) groups() []group {
+	list := groups(v.results)
+	for i := range list {
+		list[i].findings = v.of(list[i].service.Name)
+	}
+	return list
+}
+
 func sameFrontend(a, b *result) bool {
 	return a.kind == b.kind && a.packet.Dst == b.packet.Dst && a.packet.Protocol == b.packet.Protocol
 }
@@ -80,6 +91,8 @@ func (o *row) add(r *result) {
 type table struct {
 	paint palette
 	width int
+	// wrap breaks long lines about findings. Without it, they stay as they are.
+	wrap func(paint func(string) string, text string) []string
 }
 
 // columns are the widths of the columns. The answers' column gets the width that the others leave.
@@ -120,11 +133,18 @@ func (t table) columns(list []group) columns {
 	return c
 }
 
-// lines draws the table: for each Service a heading and its rows.
+// lines draws the table: for each Service a heading, its rows and its findings.
 func (t table) lines(list []group) []string {
 	lines := []string{t.header(list)}
 	for _, i := range t.items(list) {
-		lines = append(lines, i.lines...)
+		switch {
+		case !i.finding:
+			lines = append(lines, i.lines...)
+		case t.wrap != nil:
+			lines = append(lines, t.wrap(i.paint, i.lines[0])...)
+		default:
+			lines = append(lines, i.paint(i.lines[0]))
+		}
 	}
 	return lines
 }
@@ -140,6 +160,9 @@ type item struct {
 	lines []string
 	// names is set for what names a Service.
 	names bool
+	// finding is set for a line about a finding, and paint is its colour.
+	finding bool
+	paint   func(string) string
 	// row is nil for what is no row; alone is the row with the frontend that it may share with the one above.
 	row   *row
 	alone []string
@@ -159,6 +182,10 @@ func (t table) items(list []group) []item {
 			for _, s := range o.first.surprises {
 				items = append(items, item{lines: []string{t.paint.bad("    ✗ " + o.first.place() + ": " + s)}})
 			}
+		}
+		for _, f := range g.findings {
+			paint, mark := t.paint.mark(&f)
+			items = append(items, item{lines: []string{"    " + mark + sentenceOf(&f)}, finding: true, paint: paint})
 		}
 	}
 	return items

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"net/netip"
 	"runtime"
 	"time"
 
@@ -82,7 +83,7 @@ func (a adminSource) Status() *view.Status {
 // View implements [adminserver.Source].
 func (a adminSource) View() *view.View {
 	failed := a.n.status.current().Failed
-	return &view.View{Store: a.n.pipeline.Load().store, Failed: func(name state.ServiceName) error { return failed[name] }}
+	return &view.View{Store: a.n.pipeline.Load().store, Failed: func(name state.ServiceName) error { return failed[name] }, Local: a.local()}
 }
 
 // Traffic implements [adminserver.Source].
@@ -97,11 +98,7 @@ func (a adminSource) Traffic(s view.Selection) (*view.Traffic, error) {
 
 // Explain implements [adminserver.Source].
 func (a adminSource) Explain(ctx context.Context, from explain.From, to explain.To) ([]*explain.Answer, error) {
-	o := explain.Options{Store: a.n.pipeline.Load().store}
-	if a.n.ports != nil {
-		o.Local = a.n.ports.addresses.Addrs()
-	}
-	answers, err := explain.New(o).Ask(ctx, from, to)
+	answers, err := explain.New(explain.Options{Store: a.n.pipeline.Load().store, Local: a.local()}).Ask(ctx, from, to)
 	for _, answer := range answers {
 		if err := ctx.Err(); err != nil {
 			return nil, err // the caller is gone
@@ -109,6 +106,14 @@ func (a adminSource) Explain(ctx context.Context, from explain.From, to explain.
 		a.prove(answer)
 	}
 	return answers, err
+}
+
+// local are the addresses of the node's interfaces, nil if they are not known.
+func (a adminSource) local() []netip.Addr {
+	if a.n.ports == nil {
+		return nil
+	}
+	return a.n.ports.addresses.Addrs()
 }
 
 // relaySource is what the page of a relay shows.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -25,6 +26,7 @@ const (
 // explainOptions are the flags of 'switchyard explain'.
 type explainOptions struct {
 	source     string
+	lab        []string
 	kubeconfig string
 	master     string
 	node       string
@@ -58,14 +60,16 @@ A running process on this node answers through its admin API (--socket), by its 
 With --source or --kubeconfig, or if no process serves that socket, explain computes the answer itself. The
 objects come from manifests (--source, or - for standard input) or from an API server. Explain needs the
 Services, EndpointSlices, Nodes, Namespaces and Pods of a cluster. Give it the routing flags, or the
-configuration file, of the node's proxy.
+configuration file, of the node's proxy. With --lab, explain reads manifests of applications, and adds the
+addresses, pods and EndpointSlices that 'switchyard lab' gives them.
 
 The exit code is 0 if the connection is forwarded, 3 if it is rejected, and 4 if it is dropped. It is 5
 if the service proxy does nothing with the connection. It is 1 if there is no answer, and 2 for mistakes
 in the command line. Of several ports, it is the highest.`,
 		Example: `  switchyard explain 10.244.1.5 svc/shop/db
   switchyard explain pod/shop/cart-0 db --cluster-cidr 10.244.0.0/16
-  switchyard explain pod/shop/cart-0 http://db.shop.svc.cluster.local:8080/ --source my-app/
+  switchyard explain pod/shop/cart-0 http://db.shop.svc.cluster.local:8080/ --source dump.yaml
+  switchyard explain node db.shop --lab my-app/
   switchyard explain outside 203.0.113.10:443 --node node-a
   kubectl get services,endpointslices,nodes,namespaces,pods -A -o yaml | switchyard explain node svc/shop/db:5432 --source - --node node-a`,
 		Args: questionArgs,
@@ -77,6 +81,7 @@ in the command line. Of several ports, it is the highest.`,
 	f := cmd.Flags()
 	o.flags = f
 	f.StringVar(&o.source, "source", "", "manifest or directory of manifests, or - for standard input, instead of an API server")
+	f.StringArrayVar(&o.lab, "lab", nil, "manifests of applications, a Kustomize directory, or - for standard input: answer as 'switchyard lab' would run them, with its pods; any number of times")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", kubeconfigUsage)
 	f.StringVar(&o.master, "master", "", "address of the API server, in place of the kubeconfig's")
 	f.StringVar(&o.node, "node", "", "node whose proxy handles the connection (default: the node of the pod in FROM, or the only one)")
@@ -123,16 +128,21 @@ func (o *explainOptions) run(cmd *cobra.Command, fromText, toText string) error 
 	for _, p := range objects.problems {
 		fmt.Fprintf(cmd.ErrOrStderr(), "switchyard: ignored: %v\n", p)
 	}
-	name, err := objects.nodeFor(from, c.HostnameOverride)
+	given := c.HostnameOverride
+	if len(o.lab) > 0 {
+		setLab(c)
+		given = cmp.Or(given, objects.nodeOf(from), labNode)
+	}
+	name, err := objects.nodeFor(from, given)
 	if err != nil {
 		return err
 	}
-	if o.source == "" {
+	if o.source == "" && len(o.lab) == 0 {
 		objects.only(name)
 	}
 	s := objects.store(c, name)
 	defer s.Close()
-	answers, err := explain.New(explain.Options{Store: s, Workloads: objects.workloads}).Ask(cmd.Context(), from, to)
+	answers, err := explain.New(explain.Options{Store: s, Facts: objects.facts}).Ask(cmd.Context(), from, to)
 	if err != nil {
 		return err
 	}
@@ -149,7 +159,7 @@ func (o *explainOptions) report(cmd *cobra.Command, answers []*explain.Answer) e
 
 // asksProcess reports whether a running process answers: one is named, or there is one and nothing else is named.
 func (o *explainOptions) asksProcess() bool {
-	return o.flags.Changed("socket") || o.source == "" && o.kubeconfig == "" && o.master == "" && len(o.files) == 0 && o.socket.exists()
+	return o.flags.Changed("socket") || o.source == "" && len(o.lab) == 0 && o.kubeconfig == "" && o.master == "" && len(o.files) == 0 && o.socket.exists()
 }
 
 // beforeProcess are the flags that mean something to a running process.
@@ -185,6 +195,8 @@ func (o *explainOptions) askProcess(cmd *cobra.Command, from, to string) error {
 // check finds flags that contradict each other, or that cannot be used.
 func (o *explainOptions) check() error {
 	switch {
+	case len(o.lab) > 0 && (o.source != "" || o.kubeconfig != "" || o.master != "" || o.flags.Changed("socket")):
+		return errors.New("--lab and --source, --kubeconfig, --master or --socket exclude each other: objects come from one place; leave out all but one")
 	case o.flags.Changed("socket") && (o.source != "" || o.kubeconfig != "" || o.master != "" || len(o.files) > 0):
 		return errors.New("--socket and --source, --kubeconfig, --master or --config exclude each other: a running process has objects and a configuration of its own; leave out all but one")
 	case o.output != "text" && o.output != "json":
@@ -216,8 +228,11 @@ func (o *explainOptions) config(cmd *cobra.Command) (*config.Config, error) {
 
 // objects returns the cluster's objects.
 func (o *explainOptions) objects(cmd *cobra.Command, c *config.Config, from explain.From, to explain.To) (*clusterObjects, error) {
-	if o.source != "" {
+	switch {
+	case o.source != "":
 		return manifestObjects(cmd, o.source)
+	case len(o.lab) > 0:
+		return o.labObjects(cmd)
 	}
 	return apiObjects(cmd.Context(), c, o.master, from, to)
 }

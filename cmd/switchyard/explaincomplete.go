@@ -156,17 +156,17 @@ func (p *processNames) names(ctx context.Context, kind, namespace string) (found
 }
 
 func (c *clusterObjects) namespaces(context.Context) (found []string) {
-	for _, p := range c.workloads.Pods {
+	for _, p := range c.facts.Pods {
 		found = append(found, p.Namespace)
 	}
-	for name := range c.workloads.Services {
+	for name := range c.facts.Services {
 		found = append(found, name.Namespace)
 	}
 	return found
 }
 
 func (c *clusterObjects) names(_ context.Context, kind, namespace string) (found []string) {
-	for _, p := range c.workloads.Pods {
+	for _, p := range c.facts.Pods {
 		if kind == "pod" && p.Namespace == namespace {
 			found = append(found, p.Name)
 		}

@@ -16,27 +16,28 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/diagnosis"
+	"github.com/switchyard-net/switchyard/internal/diagnosis/apifacts"
 	"github.com/switchyard-net/switchyard/internal/explain"
 	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/kubeconv"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/source/kube"
-	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
 
 // clusterObjects are what 'switchyard explain' answers from.
 type clusterObjects struct {
-	objects   []model.Object
-	workloads explain.Workloads
+	objects []model.Object
+	facts   *diagnosis.Facts
 	// problems are objects that are left out.
 	problems []error
 	known    map[model.Ref]bool
 }
 
 func newClusterObjects() *clusterObjects {
-	return &clusterObjects{known: map[model.Ref]bool{}, workloads: explain.Workloads{Services: map[state.ServiceName]explain.ServiceInfo{}}}
+	return &clusterObjects{known: map[model.Ref]bool{}, facts: apifacts.New()}
 }
 
 // store returns what the node with a name makes of the objects. It is to be closed.
@@ -72,8 +73,11 @@ func manifestObjects(cmd *cobra.Command, path string) (*clusterObjects, error) {
 	}
 	c := newClusterObjects()
 	c.problems = problems
+	places := make(map[diagnosis.Object]string)
+	c.facts.Place = func(o diagnosis.Object, _ string) string { return places[o] }
 	for _, o := range found {
 		defaultObject(o.Object)
+		places[apifacts.ObjectOf(o.Object)] = fmt.Sprintf("%s:%d", o.File, o.Line)
 		if err := c.add(o.Object); err != nil {
 			c.problems = append(c.problems, fmt.Errorf("%s:%d: %w", o.File, o.Line, err))
 		}
@@ -165,7 +169,7 @@ func (c *clusterObjects) podQueries(from explain.From, to explain.To) []podQuery
 
 // take is add for an object of an API server. Pods that several queries return are taken once.
 func (c *clusterObjects) take(object runtime.Object) {
-	if pod, ok := object.(*corev1.Pod); ok && c.workloads.Pod(pod.Namespace, pod.Name) != nil {
+	if pod, ok := object.(*corev1.Pod); ok && c.facts.Pod(pod.Namespace, pod.Name) != nil {
 		return
 	}
 	if err := c.add(object); err != nil {
@@ -204,82 +208,19 @@ func defaultObject(object runtime.Object) {
 
 // add takes an object. Of two with the same name, the first counts.
 func (c *clusterObjects) add(object runtime.Object) error {
-	if pod, ok := object.(*corev1.Pod); ok {
-		c.workloads.Pods = append(c.workloads.Pods, podInfo(pod))
-		return nil
-	}
 	o, ok, err := kubeconv.Object(object)
 	switch {
 	case err != nil:
 		return err
-	case !ok:
-		return nil
-	case c.known[o.Ref()]:
+	case ok && c.known[o.Ref()]:
 		return fmt.Errorf("%v is there twice: remove one of the two", o.Ref())
 	}
-	c.known[o.Ref()] = true
-	c.objects = append(c.objects, o)
-	if svc, ok := object.(*corev1.Service); ok {
-		c.workloads.Services[o.(*model.Service).Name] = serviceInfo(svc)
+	apifacts.Add(c.facts, object)
+	if ok {
+		c.known[o.Ref()] = true
+		c.objects = append(c.objects, o)
 	}
 	return nil
-}
-
-func serviceInfo(svc *corev1.Service) explain.ServiceInfo {
-	info := explain.ServiceInfo{Selector: svc.Spec.Selector}
-	for _, p := range svc.Spec.Ports {
-		t := explain.Target{Name: p.Name, Port: uint16(p.Port), Target: p.TargetPort.String()}
-		if t.Target == "0" || t.Target == "" { // absent
-			t.Target = fmt.Sprint(p.Port)
-		}
-		info.Targets = append(info.Targets, t)
-	}
-	for _, in := range svc.Status.LoadBalancer.Ingress {
-		addr, err := netip.ParseAddr(in.IP)
-		switch {
-		case err == nil && in.IPMode != nil && *in.IPMode == corev1.LoadBalancerIPModeProxy:
-			info.ProxyModeIPs = append(info.ProxyModeIPs, addr.Unmap())
-		case in.IP == "" && in.Hostname != "":
-			info.Hostnames = append(info.Hostnames, in.Hostname)
-		}
-	}
-	return info
-}
-
-func podInfo(pod *corev1.Pod) explain.PodInfo {
-	p := explain.PodInfo{Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork,
-		Labels: pod.Labels, NotReady: notReady(pod)}
-	for _, ip := range append([]corev1.PodIP{{IP: pod.Status.PodIP}}, pod.Status.PodIPs...) {
-		if addr, err := netip.ParseAddr(ip.IP); err == nil && !slices.Contains(p.Addrs, addr.Unmap()) {
-			p.Addrs = append(p.Addrs, addr.Unmap())
-		}
-	}
-	for _, container := range append(slices.Clone(pod.Spec.Containers), pod.Spec.InitContainers...) {
-		for _, port := range container.Ports {
-			if port.Name != "" {
-				p.Ports = append(p.Ports, port.Name)
-			}
-		}
-	}
-	return p
-}
-
-// notReady returns why a pod is not ready, as far as its status says.
-func notReady(pod *corev1.Pod) string {
-	for _, s := range pod.Status.ContainerStatuses {
-		if w := s.State.Waiting; w != nil && w.Reason != "" {
-			return fmt.Sprintf("container %s waits (%s)", s.Name, w.Reason)
-		}
-	}
-	for _, cond := range pod.Status.Conditions {
-		if cond.Type == corev1.PodReady && cond.Status != corev1.ConditionTrue {
-			return cmp.Or(cond.Message, cond.Reason)
-		}
-	}
-	if pod.Status.Phase == corev1.PodPending {
-		return "it is pending"
-	}
-	return ""
 }
 
 // nodeNames are the names of all Nodes, sorted.
@@ -297,13 +238,13 @@ func (c *clusterObjects) nodeNames() []string {
 // nodeOf returns the node that a client is on, empty if that is not known.
 func (c *clusterObjects) nodeOf(from explain.From) string {
 	addr := from.Addr()
-	if pod := c.workloads.Pod(from.Namespace, from.Name); pod != nil {
+	if pod := c.facts.Pod(from.Namespace, from.Name); pod != nil {
 		return pod.Node
 	}
 	if !addr.IsValid() {
 		return ""
 	}
-	for _, p := range c.workloads.Pods {
+	for _, p := range c.facts.Pods {
 		if slices.Contains(p.Addrs, addr) && p.Node != "" {
 			return p.Node
 		}

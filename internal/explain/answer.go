@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/internal/diagnosis"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -44,6 +45,10 @@ type Answer struct {
 	// Because is the main reason in one sentence, and Remedy what can be done about it.
 	Because string `json:"because"`
 	Remedy  string `json:"remedy,omitempty"`
+	// Reason is the word for the main reason, where package diagnosis gives it. Place is the file, line and column of the field at fault, if the
+	// object comes from a file.
+	Reason diagnosis.Reason `json:"reason,omitempty"`
+	Place  string           `json:"place,omitempty"`
 	// Service is the one whose frontend gets the connection, or should.
 	Service  string    `json:"service,omitempty"`
 	Frontend *Frontend `json:"frontend,omitempty"`
@@ -58,6 +63,8 @@ type Answer struct {
 	WayBack string `json:"wayBack,omitempty"`
 	// Kernel is the dataplane's state for the connection. It is nil if it was not read.
 	Kernel *Kernel `json:"kernel,omitempty"`
+	// Findings are what else is wrong with the Service.
+	Findings []diagnosis.Finding `json:"findings,omitempty"`
 	// Notes are what else is worth knowing.
 	Notes []string `json:"notes,omitempty"`
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/internal/diagnosis"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
@@ -22,19 +23,19 @@ type Options struct {
 	// Local are the addresses of the node's interfaces. Default: the addresses of its Node object, and the loopback
 	// addresses.
 	Local []netip.Addr
-	// Workloads make answers plainer.
-	Workloads Workloads
+	// Facts make answers plainer. They may be nil.
+	Facts *diagnosis.Facts
 }
 
 // Explainer answers questions about connections on one node. It may be used by several goroutines at once.
 type Explainer struct {
-	store     *store.Store
-	local     []netip.Addr
-	workloads Workloads
+	store *store.Store
+	local []netip.Addr
+	facts *diagnosis.Facts
 }
 
 // New returns an explainer.
-func New(o Options) *Explainer { return &Explainer{o.Store, o.Local, o.Workloads} }
+func New(o Options) *Explainer { return &Explainer{o.Store, o.Local, o.Facts} }
 
 // view is the input of one answer: a state that does not change during the answer.
 type view struct {
@@ -133,9 +134,10 @@ func (v *view) explain(c Connection) *Answer {
 		a.Verdict = Dropped
 		a.Because, a.Remedy = notAdmitted(c, h.frontend.Sources)
 		a.policy("loadBalancerSourceRanges", join(h.frontend.Sources, ", "), "all other clients are dropped before anything else is looked at")
-		return a
+	} else {
+		v.route(a, c, h, why)
 	}
-	v.route(a, c, h, why)
+	v.findings(a, why, h.port)
 	return a
 }
 
@@ -172,10 +174,14 @@ func (v *view) route(a *Answer, c Connection, h held, why *store.Explanation) {
 		v.wayBack(a, c, h, traffic.Masquerade)
 	case state.Reject:
 		a.Verdict = Rejected
-		a.Because, a.Remedy = v.nothing(h, reasons, why)
+		a.Because, a.Remedy = "no endpoint gets connections", ""
+		if f := diagnosis.Port(why, reasons, v.facts); f != nil {
+			a.Reason, a.Because, a.Remedy, a.Place = f.Reason, f.Sentence(), f.Remedy, f.Place
+		}
 	case state.Drop:
 		a.Verdict = Dropped
-		a.Because, a.Remedy = v.noneHere(h, reasons)
+		f := diagnosis.NoneHere(reasons, h.frontend.Kind != state.ClusterIP, v.node.Name)
+		a.Reason, a.Because, a.Remedy = f.Reason, f.Sentence(), f.Remedy
 	default:
 		a.Verdict = NotServed
 		a.Because = "no connection reaches this frontend"
@@ -197,7 +203,7 @@ func (v *view) endpoints(a *Answer, c Connection, h held, route *state.Route, m 
 	always := masquerades(m, c.Class)
 	for i := range reasons.Endpoints {
 		r := &reasons.Endpoints[i]
-		e := Endpoint{Addr: r.Addr, Node: r.Endpoint.NodeName, Pod: v.workloads.podAt(r.Addr.Addr(), r.Endpoint.NodeName), Slice: r.Slice.Name, Reasons: r.Out(policy)}
+		e := Endpoint{Addr: r.Addr, Node: r.Endpoint.NodeName, Pod: v.podAt(r.Addr.Addr(), r.Endpoint.NodeName), Slice: r.Slice.Name, Reasons: r.Out(policy)}
 		if e.Gets = r.In(policy) && chosen[r.Addr]; e.Gets {
 			e.Masqueraded = always || r.Addr.Addr() == c.Src
 			e.Text = inText(r)
@@ -223,6 +229,17 @@ func masquerades(m state.Masquerade, class Class) bool {
 		return class == Node
 	}
 	return false
+}
+
+// findings adds what else is wrong with the Service of an answer. Of findings that are about a port, it adds those of the port in question only.
+func (v *view) findings(a *Answer, why *store.Explanation, port *state.Port) {
+	for _, f := range diagnosis.Service(why, v.node.Name, v.facts, v.local) {
+		if f.Reason == a.Reason && f.Sentence() == a.Because {
+			a.Place = f.Place
+			continue
+		}
+		a.Findings = append(a.Findings, f)
+	}
 }
 
 // stray fills in the fate of a connection that no frontend takes. A cluster IP refuses its unused ports, and the rest

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/switchyard-net/switchyard/internal/diagnosis"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -122,7 +123,7 @@ func (p *printer) kernel(k *Kernel) {
 		label = ""
 	}
 	if shown := min(len(k.Connections), maxNamed); k.ConnectionCount > shown && !p.style.All {
-		p.line(label, "and "+count(k.ConnectionCount-shown, "more connection"))
+		p.line(label, "and "+diagnosis.Count(k.ConnectionCount-shown, "more connection"))
 	}
 }
 

@@ -50,6 +50,11 @@ func (a *Answer) limit(most int) {
 		a.Endpoints[i].Text = shorten(a.Endpoints[i].Text)
 	}
 	a.Because, a.Remedy, a.Source, a.WayBack = shorten(a.Because), shorten(a.Remedy), shorten(a.Source), shorten(a.WayBack)
+	left = cut(left, &a.Findings, most, "findings")
+	for i := range a.Findings {
+		f := &a.Findings[i]
+		f.Text, f.Cause, f.Remedy = shorten(f.Text), shorten(f.Cause), shorten(f.Remedy)
+	}
 	left = cut(left, &a.Notes, most, "notes")
 	shortenAll(a.Notes)
 	a.Notes = append(a.Notes, left...)

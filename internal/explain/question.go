@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/switchyard-net/switchyard/internal/diagnosis"
 	"github.com/switchyard-net/switchyard/internal/spelling"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
@@ -138,16 +139,14 @@ func (v *view) answersFor(ctx context.Context, who *asker, o *model.Service, to 
 		}
 		a := v.answer(who, dst, p.Protocol, fmt.Sprintf("%s: %v/%v", text, dst, p.Protocol))
 		if a.Service != "" && a.Service != o.Name.String() {
-			if why, _ := v.whyNot(o.Name, Connection{Dst: dst, Protocol: p.Protocol}); why != "" {
-				a.Notes = append([]string{fmt.Sprintf("this is not Service %v: %s", o.Name, why)}, a.Notes...)
-			}
+			v.heldByOther(a, o, Connection{Dst: dst, Protocol: p.Protocol})
 		}
 		v.noteOthers(a, who, o, &p)
 		answers = append(answers, a)
 	}
 	if more := len(ports) - maxAnswers; more > 0 {
 		last := answers[maxAnswers-1]
-		last.Notes = append(last.Notes, fmt.Sprintf("Service %v has %s: ask for one of them, as svc/%v:PORT", o.Name, count(more, "more port"), o.Name))
+		last.Notes = append(last.Notes, fmt.Sprintf("Service %v has %s: ask for one of them, as svc/%v:PORT", o.Name, diagnosis.Count(more, "more port"), o.Name))
 	}
 	return answers, nil
 }
@@ -155,7 +154,7 @@ func (v *view) answersFor(ctx context.Context, who *asker, o *model.Service, to 
 // namespaceOf returns the namespace of a client, empty if it is no known pod.
 func (v *view) namespaceOf(from From) string {
 	if from.addr.IsValid() {
-		if pod := v.workloads.at(from.addr, ""); pod != nil {
+		if pod := v.facts.At(from.addr, ""); pod != nil {
 			return pod.Namespace
 		}
 	}
@@ -174,6 +173,18 @@ func (v *view) named(to To, namespace string) (o *model.Service, note string, er
 		}
 	}
 	return nil, "", v.noService(names[0])
+}
+
+// heldByOther makes an answer about the Service of the question, where another Service gets the connection.
+func (v *view) heldByOther(a *Answer, o *model.Service, c Connection) {
+	because, remedy := v.whyNot(o.Name, c)
+	if because == "" {
+		return
+	}
+	fate := fmt.Sprintf("connections to %v go by Service %s: %s, %s", c.Dst, a.Service, a.Verdict, a.Because)
+	*a = Answer{From: a.From, To: a.To, Node: a.Node, Client: a.Client, Verdict: NotServed, Because: because, Remedy: remedy, Service: o.Name.String(),
+		Notes: append([]string{fate}, a.Notes...)}
+	v.findings(a, v.why(o.Name), nil)
 }
 
 // asker is who connects, with all its addresses.
@@ -212,26 +223,26 @@ func (v *view) client(from From) (*asker, error) {
 		}}, nil
 	}
 	class, _ := v.classify(from.addr, false)
-	pod := v.workloads.at(from.addr, "")
+	pod := v.facts.At(from.addr, "")
 	w := &asker{text: from.addr.String(), addrs: []netip.Addr{from.addr}, inside: class != Outside || pod != nil}
 	w.class = func(a netip.Addr) (Class, string) { return v.classify(a, pod != nil && pod.Node == v.node.Name) }
 	if pod != nil {
-		w.text += " (pod " + pod.ref() + ")"
+		w.text += " (pod " + pod.Ref() + ")"
 	}
 	return w, nil
 }
 
 func (v *view) pod(from From) (*asker, error) {
-	p := v.workloads.Pod(from.Namespace, from.Name)
+	p := v.facts.Pod(from.Namespace, from.Name)
 	switch {
 	case p == nil:
 		return nil, v.noPod(from)
 	case len(p.Addrs) == 0:
-		return nil, fmt.Errorf("pod %s has no address yet (status.podIPs): it does not run; kubectl describe pod says why", p.ref())
+		return nil, fmt.Errorf("pod %s has no address yet (status.podIPs): it does not run; kubectl describe pod says why", p.Ref())
 	case p.Node != "" && p.Node != v.node.Name:
-		return nil, fmt.Errorf("pod %s runs on node %s, whose service proxy handles its connections: ask there, with --node %s", p.ref(), p.Node, p.Node)
+		return nil, fmt.Errorf("pod %s runs on node %s, whose service proxy handles its connections: ask there, with --node %s", p.Ref(), p.Node, p.Node)
 	}
-	return &asker{text: "pod " + p.ref(), addrs: p.Addrs, inside: true, class: func(a netip.Addr) (Class, string) {
+	return &asker{text: "pod " + p.Ref(), addrs: p.Addrs, inside: true, class: func(a netip.Addr) (Class, string) {
 		return v.classify(a, !p.HostNetwork)
 	}}, nil
 }
@@ -263,8 +274,10 @@ func (v *view) classify(addr netip.Addr, podHere bool) (Class, string) {
 // noPod is the error for a pod that is not known.
 func (v *view) noPod(from From) error {
 	var names []string
-	for _, p := range v.workloads.Pods {
-		names = append(names, p.ref())
+	if v.facts != nil {
+		for i := range v.facts.Pods {
+			names = append(names, v.facts.Pods[i].Ref())
+		}
 	}
 	name := from.Namespace + "/" + from.Name
 	return fmt.Errorf("there is no pod %s; %s", name, cmp.Or(near(name, names), "give its IP address instead, or add its Pod to the source"))
@@ -426,6 +439,7 @@ func (v *view) unrouted(who *asker, o *model.Service) *Answer {
 		a.Client.Class, a.Client.Why = who.class(who.addrs[0])
 	}
 	a.Because, a.Remedy = v.notRouted(o.Name, v.why(o.Name))
+	v.findings(a, v.why(o.Name), nil)
 	return a
 }
 
@@ -454,8 +468,8 @@ func (v *view) noteOthers(a *Answer, who *asker, o *model.Service, p *model.Serv
 			a.Notes = append(a.Notes, fmt.Sprintf("clients outside reach the port at %s, too", join(others, ", ")))
 		}
 	}
-	if s := v.workloads.Services[o.Name]; len(s.ProxyModeIPs)+len(s.Hostnames) > 0 && a.Frontend.Kind != state.LoadBalancer.String() {
-		a.Notes = append(a.Notes, "its load balancer ("+some(append(texts(s.ProxyModeIPs), s.Hostnames...))+
+	if list := v.balancers(o.Name); len(list) > 0 && a.Frontend.Kind != state.LoadBalancer.String() {
+		a.Notes = append(a.Notes, "its load balancer ("+some(list)+
 			") is none of the node's: by its ipMode Proxy, or because only its name is known, clients connect to it, and it connects to the nodes")
 	}
 }

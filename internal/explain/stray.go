@@ -44,10 +44,10 @@ func (v *view) whyStray(a *Answer, c Connection) {
 	if a.Because != "" {
 		return
 	}
-	pod := v.workloads.podAt(dst, "")
+	pod := v.podAt(dst, "")
 	switch {
-	case v.workloads.proxyMode(dst) != "":
-		a.Because = fmt.Sprintf("the load balancer of Service %s has ipMode Proxy at %v: nodes take no connections to it, and it connects to them itself", v.workloads.proxyMode(dst), dst)
+	case v.proxyMode(dst) != "":
+		a.Because = fmt.Sprintf("the load balancer of Service %s has ipMode Proxy at %v: nodes take no connections to it, and it connects to them itself", v.proxyMode(dst), dst)
 		a.Remedy = "look at the load balancer, and at the node port that it connects to"
 	case a.Verdict == Dropped:
 		a.Because = fmt.Sprintf("%v is in the range of cluster IPs, and no Service has it", dst)
@@ -86,8 +86,14 @@ func (v *view) whyNot(name state.ServiceName, c Connection) (because, remedy str
 		}
 	}
 	for _, l := range why.Lost {
-		if l.Frontend.Addr == dst && l.Frontend.Port == c.Dst.Port() && l.Frontend.Protocol == c.Protocol {
+		if l.Frontend.Port != c.Dst.Port() || l.Frontend.Protocol != c.Protocol || l.Kind == store.HealthCheckPort {
+			continue
+		}
+		if l.Frontend.Addr == dst {
 			return fmt.Sprintf("Service %v has the same address and port, and goes first", l.Holder), "give one of the two Services another address or port"
+		}
+		if !l.Frontend.Addr.IsValid() && l.Frontend.Family == state.FamilyOf(dst) {
+			return fmt.Sprintf("Service %v has the same node port, %d/%v, and goes first", l.Holder, c.Dst.Port(), c.Protocol), "give one of the two Services another nodePort"
 		}
 	}
 	if !namesAddr(o, dst) {
@@ -109,7 +115,7 @@ func (v *view) whyNot(name state.ServiceName, c Connection) (because, remedy str
 			return because + fmt.Sprintf(": %d is its node port, which is served on addresses of nodes", p.NodePort), fmt.Sprintf("connect to port %d", p.Port)
 		}
 	}
-	if target := v.workloads.targetOf(name, c.Dst.Port()); target != "" {
+	if target := v.targetOf(name, c.Dst.Port()); target != "" {
 		return because + fmt.Sprintf(": %d is the port of its pods (targetPort)", c.Dst.Port()), "connect to port " + target
 	}
 	return because, "connect to a port of the Service, or add this one to spec.ports"

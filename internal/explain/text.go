@@ -68,6 +68,9 @@ func (p *printer) answer(a *Answer) {
 	if a.Remedy != "" {
 		p.line("try", a.Remedy)
 	}
+	if a.Place != "" {
+		p.line("object", a.Place)
+	}
 	if a.Client.Class != "" {
 		p.line("client", fmt.Sprintf("%s: %s", a.Client.Class, a.Client.Why))
 	}
@@ -95,6 +98,14 @@ func (p *printer) answer(a *Answer) {
 		p.line("way back", a.WayBack)
 	}
 	p.kernel(a.Kernel)
+	for i := range a.Findings {
+		f := &a.Findings[i]
+		text := f.String()
+		if f.Place != "" {
+			text = f.Place + ": " + text
+		}
+		p.line(string(f.Severity), text)
+	}
 	for _, note := range a.Notes {
 		p.line("note", note)
 	}

@@ -45,13 +45,6 @@ func oneOf(n int, noun string) string {
 	return fmt.Sprintf("one of %d %ss", n, noun)
 }
 
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
 // notAdmitted is why a client may not connect to a load balancer IP, and what can be done about it.
 func notAdmitted(c Connection, sources []netip.Prefix) (because, remedy string) {
 	if !c.Src.IsValid() {
@@ -92,8 +85,8 @@ func (v *view) outText(r *brain.EndpointReasons, policy brain.Policy, reasons *b
 func (v *view) reasonText(reason brain.Reason, r *brain.EndpointReasons, reasons *brain.PortReasons) string {
 	switch reason {
 	case brain.NotReady:
-		if why := v.workloads.notReady(r.Addr.Addr(), r.Endpoint.NodeName); why != "" {
-			return "not ready: " + why
+		if p := v.facts.At(r.Addr.Addr(), r.Endpoint.NodeName); p != nil && p.NotReady != "" {
+			return "not ready: " + p.NotReady
 		}
 		return "not ready"
 	case brain.Terminating:
@@ -212,92 +205,6 @@ func classText(c Class) string {
 	return "outside of the cluster"
 }
 
-// nothing is why a frontend rejects connections, and what can be done about it.
-func (v *view) nothing(h held, reasons *brain.PortReasons, why *store.Explanation) (because, remedy string) {
-	port := fmt.Sprintf("port %s", portText(h.port.Name, h.port.Protocol))
-	if h.port.Name == "" {
-		port = "this port"
-	}
-	n := len(reasons.Endpoints)
-	switch {
-	case reasons.NoRoom:
-		if p, ok := noRoom(why); ok {
-			return p.Note, p.Remedy
-		}
-		return "the Service has more endpoints and frontends than it may have", ""
-	case n == 0 && !slices.ContainsFunc(reasons.Slices, func(s brain.SliceReasons) bool { return len(s.Slice.Endpoints) > 0 }):
-		because = "the Service has no endpoints: its EndpointSlices are empty"
-		if len(reasons.Slices) == 0 {
-			because = "the Service has no endpoints: there is no EndpointSlice for it"
-		}
-		clue, fix := v.workloads.withoutSlices(h.service.Name)
-		return because + clue, fix
-	case n == 0:
-		because = fmt.Sprintf("no EndpointSlice of the Service has an endpoint for %s", port)
-		clue, fix := v.workloads.withoutPort(h.service.Name, h.port.Name, reasons.Slices)
-		return because + clue, fix
-	}
-	all := func(of ...brain.Reason) bool {
-		return !slices.ContainsFunc(reasons.Endpoints, func(e brain.EndpointReasons) bool {
-			out := append(e.Out(brain.PolicyCluster), e.Out(brain.PolicyLocal)...)
-			return !slices.ContainsFunc(out, func(r brain.Reason) bool { return slices.Contains(of, r) })
-		})
-	}
-	switch {
-	case all(brain.NotReady):
-		because = fmt.Sprintf("no endpoint is ready: %s", notReadyText(n))
-		return because, "look at the readiness probes and the state of the pods: kubectl describe pod"
-	case all(brain.NotServing, brain.Terminating, brain.NotReady):
-		return fmt.Sprintf("no endpoint is ready or still serving: %s, and all terminate or are not ready", count(n, "endpoint")),
-			"look at why there are no new pods: kubectl get pods, kubectl get events"
-	case all(brain.Special):
-		return "no endpoint has an address that endpoints can have", "let the EndpointSlice name the address of a host: no loopback, link-local, multicast or broadcast address"
-	}
-	return "no endpoint can get connections; each has its reason", ""
-}
-
-func notReadyText(n int) string {
-	if n == 1 {
-		return "the only one is not"
-	}
-	return fmt.Sprintf("all %d are not", n)
-}
-
-// noneHere is why policy Local drops connections.
-func (v *view) noneHere(h held, reasons *brain.PortReasons) (because, remedy string) {
-	field := "externalTrafficPolicy"
-	if h.frontend.Kind == state.ClusterIP {
-		field = "internalTrafficPolicy"
-	}
-	var nodes []string
-	unready := 0
-	for i := range reasons.Endpoints {
-		e := &reasons.Endpoints[i]
-		switch {
-		case e.Unusable != "":
-		case slices.Contains(e.Local, brain.OtherNode) && len(e.Local) == 1 && e.Endpoint.NodeName != "" && !slices.Contains(nodes, e.Endpoint.NodeName):
-			nodes = append(nodes, e.Endpoint.NodeName)
-		case !slices.Contains(e.Local, brain.OtherNode):
-			unready++
-		}
-	}
-	because = fmt.Sprintf("%s is Local, and no endpoint of the Service is on this node, %s", field, v.node.Name)
-	if unready > 0 {
-		because = fmt.Sprintf("%s is Local, and none of the endpoints on this node, %s, is ready", field, v.node.Name)
-	}
-	slices.Sort(nodes)
-	switch {
-	case len(nodes) > 0 && unready > 0:
-		because += "; there are some on " + some(nodes)
-	case len(nodes) > 0:
-		because += ", only on " + some(nodes)
-	}
-	if field == "internalTrafficPolicy" {
-		return because, "run a pod of the Service on each node (a DaemonSet), or set spec.internalTrafficPolicy to Cluster"
-	}
-	return because, "connect to a node that has an endpoint (load balancers find them by the health check node port); or set spec.externalTrafficPolicy to Cluster, which hides the client's address"
-}
-
 // wayBack fills in the address that the server sees, and the route of its answers.
 func (v *view) wayBack(a *Answer, c Connection, h held, m state.Masquerade) {
 	gets, masqueraded, hairpins, host, remote := 0, 0, 0, 0, 0
@@ -345,7 +252,7 @@ func (v *view) wayBack(a *Answer, c Connection, h held, m state.Masquerade) {
 	if host > 0 && masqueraded > 0 {
 		a.Source += "; an endpoint that is the node itself sees the client"
 	}
-	here := c.Class == Node || c.Src.IsValid() && v.workloads.isOn(c.Src, v.node.Name) || admits(v.node.PodCIDRs, c.Src)
+	here := c.Class == Node || c.Src.IsValid() && v.isHere(c.Src) || admits(v.node.PodCIDRs, c.Src)
 	switch {
 	case remote == 0 && masqueraded == 0 && !here:
 		a.WayBack = fmt.Sprintf("the server is on this node: its answers pass here, and leave from %v", c.Dst)

@@ -28,6 +28,8 @@ type decoder struct {
 
 	// skip is called for each object of a kind that is not known.
 	skip func(Skipped)
+	// refer is called for each object of a kind that only refers to others. It may be nil.
+	refer func(Object)
 
 	// kind, name and path report where in which object the walk is.
 	kind, name string
@@ -134,6 +136,7 @@ func (d *decoder) document(n *yaml.Node, implied typeMeta) {
 			d.fail(orElse(d.find(n, "apiVersion"), n), "%s is not supported for kind %s: use %s", m.apiVersion, m.kind, supported)
 		})
 	} else {
+		d.reference(n, m)
 		d.skip(Skipped{APIVersion: shorten(m.apiVersion, maxText), Kind: shorten(m.kind, maxText), Name: shorten(d.name, maxText)})
 	}
 }
@@ -156,6 +159,20 @@ func (d *decoder) object(n *yaml.Node, m typeMeta, known knownKind) {
 	object := v.Interface().(runtime.Object)
 	object.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(m.apiVersion, m.kind))
 	d.objects = append(d.objects, Object{File: d.file, Line: d.line + n.Line, Object: object, column: n.Column})
+}
+
+// reference reads an object of a kind that only refers to others. One with a fault is left out: nothing is made of it.
+func (d *decoder) reference(n *yaml.Node, m typeMeta) {
+	known, ok := referenceKinds[m.kind]
+	if d.refer == nil || !ok || known.apiVersion != m.apiVersion {
+		return
+	}
+	own := newDecoder(d.file, 0)
+	own.line, own.allowance = d.line, d.allowance
+	own.object(n, m, known)
+	for _, o := range own.objects {
+		d.refer(o)
+	}
 }
 
 // list reads the items of a list. Other fields of the list have no meaning here.

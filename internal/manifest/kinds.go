@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -33,6 +34,13 @@ var knownKinds = map[string]knownKind{
 	"Deployment":            {"apps/v1", reflect.TypeFor[appsv1.Deployment]()},
 	"ReplicaSet":            {"apps/v1", reflect.TypeFor[appsv1.ReplicaSet]()},
 	"StatefulSet":           {"apps/v1", reflect.TypeFor[appsv1.StatefulSet]()},
+}
+
+// referenceKinds are kinds that no connection is routed by, and that refer to others by name.
+var referenceKinds = map[string]knownKind{
+	"Ingress": {"networking.k8s.io/v1", reflect.TypeFor[networkingv1.Ingress]()},
+	"Job":     {"batch/v1", reflect.TypeFor[batchv1.Job]()},
+	"CronJob": {"batch/v1", reflect.TypeFor[batchv1.CronJob]()},
 }
 
 // lookUp describes what to do with an object of type m. If ok, it is of the kind returned. If not, it is nothing we know, unless

@@ -50,6 +50,8 @@ type Content struct {
 	Objects []Object
 	// Skipped are the objects of other kinds.
 	Skipped []Skipped
+	// References are those of the skipped objects that are of no use but to check the names in them: Ingresses, Jobs and CronJobs.
+	References []Object
 	// Errs are the faults of all others, as of [Decode].
 	Errs []error
 }
@@ -66,6 +68,7 @@ func Read(file string, data []byte) Content {
 	var c Content
 	d := newDecoder(file, len(data))
 	d.skip = func(s Skipped) { c.Skipped = append(c.Skipped, s) }
+	d.refer = func(o Object) { c.References = append(c.References, o) }
 	for object, err := range d.each(data) {
 		if err != nil {
 			c.Errs = append(c.Errs, err)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/switchyard-net/switchyard/internal/manifest"
@@ -99,6 +100,8 @@ func (s *Set) Followed() bool {
 type Loaded struct {
 	// Objects are those without a fault, each once.
 	Objects []runtime.Object
+	// References are objects that nothing is made of, with names of others in them.
+	References []runtime.Object
 	// Notes are sentences about what was skipped.
 	Notes []string
 	// Errs are the faults, each with its place.
@@ -179,11 +182,18 @@ func (l *Loaded) text(file string, data []byte) {
 	for _, s := range c.Skipped {
 		l.skipped.object(s)
 	}
-	if len(c.Objects) > 0 {
+	if len(c.Objects)+len(c.References) > 0 {
 		l.places[file] = manifest.NewLocator(file, data)
 	}
 	for _, o := range c.Objects {
 		l.add(o)
+	}
+	for _, o := range c.References {
+		if meta := o.Object.(metav1.Object); meta.GetNamespace() == "" {
+			meta.SetNamespace(l.namespace)
+		}
+		l.objects[o.Object] = o
+		l.References = append(l.References, o.Object)
 	}
 }
 

@@ -57,7 +57,7 @@ type Cluster struct {
 	Slices     []*discoveryv1.EndpointSlice
 	Nodes      []*corev1.Node
 	Namespaces []*corev1.Namespace
-	// Warnings are mistakes that a cluster accepts in silence, and what only a larger cluster can do.
+	// Warnings are about what has no effect, or what only a larger cluster can do. Package diagnosis finds what is wrong with Services.
 	Warnings []Warning
 }
 
@@ -126,6 +126,25 @@ type Pod struct {
 
 	// declared are the ports that the manifest has.
 	declared []ContainerPort
+	spec     *corev1.PodSpec
+	status   *corev1.PodStatus
+}
+
+// Object returns the pod as a cluster has it.
+func (p *Pod) Object() *corev1.Pod {
+	o := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, Labels: p.Labels},
+		Spec: *p.spec.DeepCopy(), Status: *p.status.DeepCopy()}
+	o.Spec.NodeName, o.Status.Phase = p.Node, cmp.Or(o.Status.Phase, corev1.PodRunning)
+	o.Status.PodIP, o.Status.PodIPs = "", nil
+	for _, a := range p.Addrs {
+		o.Status.PodIP = cmp.Or(o.Status.PodIP, a.String())
+		o.Status.PodIPs = append(o.Status.PodIPs, corev1.PodIP{IP: a.String()})
+	}
+	if !slices.ContainsFunc(o.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady }) {
+		ready := map[bool]corev1.ConditionStatus{true: corev1.ConditionTrue, false: corev1.ConditionFalse}[p.Ready]
+		o.Status.Conditions = append(o.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: ready})
+	}
+	return o
 }
 
 // ContainerPort is one port that a pod listens on.
@@ -169,7 +188,6 @@ func Build(objs []runtime.Object, opts Options) (*Cluster, error) {
 	b.mirror(mirrored)
 	for _, svc := range b.services {
 		b.addSlices(svc)
-		b.explain(svc)
 	}
 	b.finish()
 	return &b.out, errors.Join(b.errs...)

@@ -365,10 +365,6 @@ func TestWhatPodsListenOn(t *testing.T) {
 	if p := c.Pods[1]; len(p.Ports) != 1 || p.Ports[0].Port != 8080 {
 		t.Errorf("pod %s listens on %v, want the Service's targetPort", p.Name, p.Ports)
 	}
-	want := []string{"Service default/declared: spec.ports[0].targetPort: 8080/TCP is no containerPort of the 1 pod that it selects; that is for information only, so they serve it here"}
-	if d := cmp.Diff(want, warnings(c)); d != "" {
-		t.Errorf("warnings (-want +got):\n%s", d)
-	}
 }
 
 // warnings are the warnings of a cluster, as sentences.

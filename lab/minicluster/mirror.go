@@ -25,9 +25,7 @@ func (b *builder) mirror(all []*corev1.Endpoints) {
 	for _, e := range all {
 		i := slices.IndexFunc(b.services, func(s clusterService) bool { return s.Namespace == namespaceOf(e) && s.Name == e.Name })
 		switch {
-		case !apirules.IsMirrored(e):
-		case i < 0:
-			b.warnf(e, "", "there is no Service of this name in its namespace, so it has no effect")
+		case !apirules.IsMirrored(e), i < 0:
 		case len(b.services[i].Spec.Selector) == 0:
 			b.mirrorOf(b.services[i], e)
 		}

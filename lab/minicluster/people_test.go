@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // podNames are the names of all pods.
@@ -114,9 +113,6 @@ func TestEndpointsAreMirrored(t *testing.T) {
 	if d := cmp.Diff(want, slices.DeleteFunc(got, func(s string) bool { return strings.HasPrefix(s, "web") })); d != "" {
 		t.Errorf("endpoints (-want +got):\n%s", d)
 	}
-	if d := cmp.Diff([]string{"Endpoints default/lost: there is no Service of this name in its namespace, so it has no effect"}, warnings(c)); d != "" {
-		t.Errorf("warnings (-want +got):\n%s", d)
-	}
 }
 
 // TestPodsOfTheNodesNetwork: a port is one pod's, and other processors and systems have no node here.
@@ -168,42 +164,6 @@ func TestLoadBalancerIP(t *testing.T) {
 	}
 	if d := cmp.Diff([]string{`Service default/b: spec.loadBalancerIP: "192.168.1.240" is no address of its families that is free, so it has another one`}, warnings(c)); d != "" {
 		t.Errorf("warnings (-want +got):\n%s", d)
-	}
-}
-
-// TestWhyThereAreNoEndpoints: each reason, with what comes near.
-func TestWhyThereAreNoEndpoints(t *testing.T) {
-	selects := func(sel map[string]string) *corev1.Service {
-		return service("web", func(s *corev1.ServiceSpec) { s.Selector = sel })
-	}
-	web := deployment("web", 2, "http:80/TCP", "metrics:9090/TCP")
-	web.Spec.Template.Labels["tier"] = "front"
-	none := deployment("web", 0)
-	elsewhere := deployment("web", 1)
-	elsewhere.Namespace = "shop"
-	gated := deployment("web", 1)
-	gated.Spec.Template.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/never"}}
-	const has = "Service default/web: spec.selector: app=web: it has no endpoints: "
-	for name, tt := range map[string]struct {
-		objs []runtime.Object
-		want string
-	}{
-		"value":       {[]runtime.Object{selects(map[string]string{"app": "wbe"}), web}, "Service default/web: spec.selector: app=wbe: it has no endpoints: no pod has these labels; the pods of Deployment default/web have app=web"},
-		"key":         {[]runtime.Object{selects(map[string]string{"name": "web"}), web}, "Service default/web: spec.selector: name=web: it has no endpoints: no pod has these labels; the pods of Deployment default/web have app=web in place of name"},
-		"one of two":  {[]runtime.Object{selects(map[string]string{"app": "web", "tier": "back"}), web}, "Service default/web: spec.selector: app=web,tier=back: it has no endpoints: no pod has these labels; the pods of Deployment default/web have tier=front"},
-		"nothing":     {[]runtime.Object{service("web", nil), deployment("mailer", 1)}, has + "no pod in namespace default has these labels"},
-		"namespace":   {[]runtime.Object{service("web", nil), elsewhere}, has + "Deployment shop/web has these labels, in another namespace; a Service selects pods of its own namespace, which is default"},
-		"replicas":    {[]runtime.Object{service("web", nil), none}, has + "Deployment default/web has these labels, and 0 replicas"},
-		"not ready":   {[]runtime.Object{service("web", nil), gated}, "Service default/web: it has no endpoints: none of the 1 pod that it selects is ready, such as web-1"},
-		"no selector": {[]runtime.Object{selects(nil)}, "Service default/web: spec.selector: is empty, and there is no EndpointSlice with the label kubernetes.io/service-name: web: it has no endpoints until it gets the one or the other"},
-		"port name": {[]runtime.Object{service("web", func(s *corev1.ServiceSpec) { s.Ports[0].TargetPort = intstr.FromString("web") }), web},
-			"Service default/web: spec.ports[0].targetPort: none of the 2 pods that it selects has a port with the name web and the protocol TCP: they have http (80/TCP), metrics (9090/TCP)"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if d := cmp.Diff([]string{tt.want}, warnings(mustBuild(t, tt.objs...))); d != "" {
-				t.Errorf("warnings (-want +got):\n%s", d)
-			}
-		})
 	}
 }
 

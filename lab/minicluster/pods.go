@@ -297,7 +297,7 @@ func (b *builder) fill(w *workload, p *Pod) *Fault {
 			return f
 		}
 	}
-	p.declared = slices.Clip(p.Ports)
+	p.declared, p.spec, p.status = slices.Clip(p.Ports), w.spec, w.status
 	return nil
 }
 

@@ -3,7 +3,6 @@ package minicluster
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -73,7 +72,6 @@ func (b *builder) addSlices(svc clusterService) {
 	if len(pods) == 0 {
 		return
 	}
-	b.checkTargets(svc, pods)
 	for _, family := range svc.Spec.IPFamilies {
 		groups := make(map[string]*discoveryv1.EndpointSlice)
 		var order []*discoveryv1.EndpointSlice
@@ -95,56 +93,6 @@ func (b *builder) addSlices(svc clusterService) {
 			b.out.Slices = append(b.out.Slices, s)
 		}
 	}
-}
-
-// checkTargets remarks on targetPorts that no pod declares.
-func (b *builder) checkTargets(svc clusterService, pods []*Pod) {
-	for i, sp := range svc.Spec.Ports {
-		proto, _ := protocolOf(sp.Protocol)
-		field := fmt.Sprintf("spec.ports[%d].targetPort", i)
-		if sp.TargetPort.Type == intstr.String {
-			if !slices.ContainsFunc(pods, func(p *Pod) bool { _, ok := resolveTarget(&sp, p); return ok }) {
-				b.warnf(svc.given, field, "none of the %s that it selects has a port with the name %s and the protocol %s%s", count(len(pods), "pod"), sp.TargetPort.StrVal, sp.Protocol, portNames(pods))
-			}
-			continue
-		}
-		declares, declared := false, false
-		for _, p := range pods {
-			declares = declares || len(p.declared) > 0
-			declared = declared || hasPort(p.declared, proto, uint16(sp.TargetPort.IntVal))
-		}
-		if declares && !declared {
-			b.warnf(svc.given, field, "%d/%s is no containerPort of the %s that it selects; that is for information only, so they serve it here", sp.TargetPort.IntVal, sp.Protocol, count(len(pods), "pod"))
-		}
-	}
-}
-
-// portNames says which names of ports pods have.
-func portNames(pods []*Pod) string {
-	names := make(map[string]bool)
-	for _, p := range pods {
-		for _, c := range p.declared {
-			if c.Name != "" {
-				names[fmt.Sprintf("%s (%d/%v)", c.Name, c.Port, c.Protocol)] = true
-			}
-		}
-	}
-	if len(names) == 0 {
-		return ": their ports have no names; give it to one of them, or target the number"
-	}
-	const most = 5
-	list := slices.Sorted(maps.Keys(names))
-	if len(list) > most {
-		list = append(list[:most], "...")
-	}
-	return ": they have " + strings.Join(list, ", ")
-}
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 func newSlice(svc *corev1.Service, family corev1.IPFamily, ports []discoveryv1.EndpointPort) *discoveryv1.EndpointSlice {

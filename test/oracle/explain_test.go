@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/internal/diagnosis"
 	"github.com/switchyard-net/switchyard/internal/explain"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
@@ -136,7 +137,7 @@ func (n *tallyOfReasons) ask(r *run, rng *rand.Rand) error {
 	}
 	x := explain.New(explain.Options{
 		Store: r.store, Local: append(local, netip.Addr{}), // never none, which stands for the default
-		Workloads: explain.Workloads{Pods: []explain.PodInfo{{Namespace: "far", Name: "away", Node: r.opts.NodeName, Addrs: clientPod}}},
+		Facts: &diagnosis.Facts{Pods: []diagnosis.Pod{{Namespace: "far", Name: "away", Node: r.opts.NodeName, Addrs: clientPod}}},
 	})
 	rng.Shuffle(len(packets), func(i, j int) { packets[i], packets[j] = packets[j], packets[i] })
 	for _, p := range packets[:min(len(packets), questionsExplained)] {

@@ -35,6 +35,9 @@ type Options struct {
 	LimitICMP bool
 }
 
+// DefaultOptions returns the options that a lab has by default.
+func DefaultOptions() Options { return Options{}.withDefaults() }
+
 func (o Options) withDefaults() Options {
 	set := func(list *[]netip.Prefix, v4, v6 string) {
 		if len(*list) == 0 {

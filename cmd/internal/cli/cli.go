@@ -26,6 +26,9 @@ const (
 // Lab is the name of the program with the commands in LabCommands.
 const Lab = "switchyard-lab"
 
+// LabObjects is the command of switchyard-lab that prints the objects which the lab makes of manifests.
+const LabObjects = "lab-objects"
+
 // LabCommands are the commands of switchyard-lab, each with its short help. Users call them as commands of switchyard.
 var LabCommands = map[string]string{
 	"bench":       "Measure on this machine",

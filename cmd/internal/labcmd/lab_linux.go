@@ -39,6 +39,7 @@ type labOptions struct {
 	namespace string
 	once      bool
 	format    string
+	strict    bool
 	dataplane string
 	page      cli.PageAddress
 	log       cli.LogFlags
@@ -61,8 +62,11 @@ image is pulled. Services get their addresses and EndpointSlices as in a cluster
 the answers with Kubernetes' rules. Editing the manifests changes the lab.
 Nothing of it outlives the command, and nothing outside it is touched.
 
-With --once it prints the table once. It exits with 0 exactly if everything was as it
-must be.
+Each Service has a line for what is wrong with its manifest, and for what is worth a remark; the
+last line counts them. Ingresses, StatefulSets and probes that name what is not there are found as well.
+
+With --once it prints the table once. It exits with 0 exactly if every connection was as it
+must be. With --strict it exits with 1 if the manifests have faults or warnings, too.
 
 With --ui it serves a page for browsers. The page has the Services of the node under test, each
 connection of the last round, and a form for explain.
@@ -76,7 +80,8 @@ translates the others. That needs root.`,
   switchyard lab my-app/overlays/test    # a Kustomize directory
   helm template my-chart | switchyard lab -
   switchyard lab --ui my-app/            # and look at http://127.0.0.1:10270/
-  switchyard lab --once my-app/ crd.yaml # in continuous integration`,
+  switchyard lab --once --strict my-app/ # in continuous integration
+  switchyard lab --once --strict -o github my-app/  # with annotations at the lines of the manifests`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.sources = append(args, o.sources...)
@@ -89,7 +94,8 @@ translates the others. That needs root.`,
 	f.Var(f.Lookup("filename").Value, "source", "the same as --filename")
 	f.StringVarP(&o.namespace, "namespace", "n", "", "namespace of objects that name none, as 'kubectl apply -n' puts them there (default: default)")
 	f.BoolVar(&o.once, "once", false, "print the table once and exit")
-	f.StringVarP(&o.format, "output", "o", "", "with --once, print json or junit in place of the table")
+	f.StringVarP(&o.format, "output", "o", "", "with --once, print json, junit or github (annotations of GitHub Actions) in place of the table")
+	f.BoolVar(&o.strict, "strict", false, "with --once, exit with 1 if the manifests have faults or warnings")
 	f.StringVar(&o.dataplane, "dataplane", string(config.ModeNFTables), "nftables, iptables, or above nftables: ebpf for socket hooks, ipvs, userspace for a relay")
 	f.Var(&o.page, "ui", "serve a page for browsers at 127.0.0.1:10270, or at an IP and port that are given as --ui=IP:PORT; everybody who can connect may read it")
 	f.Lookup("ui").NoOptDefVal = defaultLabPage
@@ -123,6 +129,8 @@ func (o *labOptions) run(ctx context.Context, stdin io.Reader, stdout, stderr io
 		return cli.Usage("switchyard lab", cli.NoneOf("output", o.format, lab.Formats...))
 	case o.format != "" && !o.once:
 		return cli.Usage("switchyard lab", errors.New("--output is for --once: give both, or leave it out"))
+	case o.strict && !o.once:
+		return cli.Usage("switchyard lab", errors.New("--strict is for --once: give both, or leave it out"))
 	case o.once && o.page.IsValid():
 		return cli.Usage("switchyard lab", errors.New("--ui is not for --once, which ends after one round: leave one of them out"))
 	case o.page.IsValid() && o.page.Addr().IsUnspecified():
@@ -153,7 +161,7 @@ func (o *labOptions) run(ctx context.Context, stdin io.Reader, stdout, stderr io
 		stdout = file // the live table draws on it, and cleans its lines
 	}
 	options := lab.Options{
-		Inputs: in, Format: o.format, Out: stdout, Size: size, Colour: width > 0 && os.Getenv("NO_COLOR") == "", Logger: log,
+		Inputs: in, Format: o.format, Strict: o.strict, Out: stdout, Size: size, Colour: width > 0 && os.Getenv("NO_COLOR") == "", Logger: log,
 		Relays: o.dataplane == string(config.ModeUserspace), Page: page, Mode: o.dataplane,
 		Dataplane: func(l *topology.Lab) (lab.Dataplane, error) { return o.open(ctx, l, log) },
 	}

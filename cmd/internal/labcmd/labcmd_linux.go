@@ -2,6 +2,7 @@
 package labcmd
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/switchyard-net/switchyard/cmd/internal/cli"
+	"github.com/switchyard-net/switchyard/lab"
 	"github.com/switchyard-net/switchyard/lab/inputs"
 	"github.com/switchyard-net/switchyard/test/bench"
 )
@@ -29,7 +31,7 @@ for these commands, from its own directory.`,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
 	cli.WithVersion(root, version)
-	root.AddCommand(newLabCommand(), newConformanceCommand(), newBenchCommand(), newManualCommand(), newKustomizeCommand())
+	root.AddCommand(newLabCommand(), newConformanceCommand(), newBenchCommand(), newManualCommand(), newKustomizeCommand(), newObjectsCommand())
 	return root
 }
 
@@ -55,4 +57,25 @@ func newKustomizeCommand() *cobra.Command {
 		Use: kustomizeName + " DIR", Short: "Build a Kustomize directory for the lab", Hidden: true, Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return inputs.Build(args[0], cmd.OutOrStdout()) },
 	}
+}
+
+// newObjectsCommand returns the command that 'switchyard explain --lab' runs.
+func newObjectsCommand() *cobra.Command {
+	var namespace string
+	cmd := &cobra.Command{
+		Use: cli.LabObjects + " PATH...", Short: "Print the objects that the lab makes of manifests", Hidden: true, Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in, err := inputs.New(inputs.Options{Paths: args, Stdin: cmd.InOrStdin(), Namespace: namespace, Command: kustomizeCommand})
+			if err != nil {
+				return err
+			}
+			objects, errs := lab.Objects(in.Load())
+			for _, err := range errs {
+				fmt.Fprintln(cmd.ErrOrStderr(), "switchyard: ignored:", err)
+			}
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
+		},
+	}
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "namespace of objects that name none")
+	return cmd
 }

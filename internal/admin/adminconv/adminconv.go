@@ -12,6 +12,7 @@ import (
 	"github.com/switchyard-net/switchyard/brain"
 	adminv1 "github.com/switchyard-net/switchyard/internal/admin/v1"
 	"github.com/switchyard-net/switchyard/internal/admin/view"
+	"github.com/switchyard-net/switchyard/internal/diagnosis"
 )
 
 // FromStatus returns the message of a status.
@@ -58,6 +59,12 @@ func FromService(s *view.Service) *adminv1.Row {
 		Namespace: s.Namespace, Name: s.Name, Type: s.Type, ClusterIps: texts(s.ClusterIPs), ExternalIps: texts(s.ExternalIPs),
 		Endpoints: fromEndpoints(s.Endpoints), NotRouted: string(s.NotRouted), Problems: s.Problems,
 	}
+	for _, f := range s.Findings {
+		m.Findings = append(m.Findings, &adminv1.Finding{
+			Reason: string(f.Reason), Severity: string(f.Severity), Kind: f.Object.Kind, Namespace: f.Object.Namespace, Name: f.Object.Name,
+			Field: f.Field, Place: f.Place, Text: f.Text, Cause: f.Cause, Remedy: f.Remedy,
+		})
+	}
 	for _, p := range s.Ports {
 		m.Ports = append(m.Ports, &adminv1.Port{
 			Name: p.Name, Protocol: p.Protocol, Port: uint32(p.Port), NodePort: uint32(p.NodePort), Endpoints: fromEndpoints(p.Endpoints),
@@ -71,6 +78,12 @@ func ToService(m *adminv1.Service) (*view.Service, error) {
 	s := &view.Service{
 		Namespace: m.GetNamespace(), Name: m.GetName(), Type: m.GetType(), Endpoints: toEndpoints(m.GetEndpoints()),
 		NotRouted: brain.Reason(m.GetNotRouted()), Problems: m.GetProblems(),
+	}
+	for _, f := range m.GetFindings() {
+		s.Findings = append(s.Findings, diagnosis.Finding{
+			Reason: diagnosis.Reason(f.GetReason()), Severity: diagnosis.Severity(f.GetSeverity()), Object: diagnosis.Object{Kind: f.GetKind(), Namespace: f.GetNamespace(), Name: f.GetName()},
+			Field: f.GetField(), Place: f.GetPlace(), Text: f.GetText(), Cause: f.GetCause(), Remedy: f.GetRemedy(),
+		})
 	}
 	for _, p := range m.GetPorts() {
 		s.Ports = append(s.Ports, view.Port{

@@ -771,7 +771,9 @@ type Service struct {
 	// Why nothing is routed for the Service, a word as in docs/explain.md. Empty if something is.
 	NotRouted string `protobuf:"bytes,8,opt,name=not_routed,json=notRouted,proto3" json:"not_routed,omitempty"`
 	// What is not served, and why.
-	Problems      []string `protobuf:"bytes,9,rep,name=problems,proto3" json:"problems,omitempty"`
+	Problems []string `protobuf:"bytes,9,rep,name=problems,proto3" json:"problems,omitempty"`
+	// What is wrong with the Service, or worth a remark, the worst first.
+	Findings      []*Finding `protobuf:"bytes,10,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -869,6 +871,135 @@ func (x *Service) GetProblems() []string {
 	return nil
 }
 
+func (x *Service) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+// Finding is one thing that is wrong with a Service, or worth a remark.
+type Finding struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A stable word for the kind of the finding.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// fault, warning or remark.
+	Severity string `protobuf:"bytes,2,opt,name=severity,proto3" json:"severity,omitempty"`
+	// The object at fault.
+	Kind      string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
+	Namespace string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name      string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
+	// The path of the field, empty if there is none.
+	Field string `protobuf:"bytes,6,opt,name=field,proto3" json:"field,omitempty"`
+	// The file, line and column, empty for objects that come from no file.
+	Place         string `protobuf:"bytes,7,opt,name=place,proto3" json:"place,omitempty"`
+	Text          string `protobuf:"bytes,8,opt,name=text,proto3" json:"text,omitempty"`
+	Cause         string `protobuf:"bytes,9,opt,name=cause,proto3" json:"cause,omitempty"`
+	Remedy        string `protobuf:"bytes,10,opt,name=remedy,proto3" json:"remedy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Finding) Reset() {
+	*x = Finding{}
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Finding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Finding) ProtoMessage() {}
+
+func (x *Finding) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Finding.ProtoReflect.Descriptor instead.
+func (*Finding) Descriptor() ([]byte, []int) {
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Finding) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Finding) GetSeverity() string {
+	if x != nil {
+		return x.Severity
+	}
+	return ""
+}
+
+func (x *Finding) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Finding) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Finding) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Finding) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *Finding) GetPlace() string {
+	if x != nil {
+		return x.Place
+	}
+	return ""
+}
+
+func (x *Finding) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *Finding) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *Finding) GetRemedy() string {
+	if x != nil {
+		return x.Remedy
+	}
+	return ""
+}
+
 // Port is a port of a Service.
 type Port struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -886,7 +1017,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -898,7 +1029,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -911,7 +1042,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Port) GetName() string {
@@ -963,7 +1094,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -975,7 +1106,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -988,7 +1119,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Endpoints) GetUsed() uint32 {
@@ -1038,7 +1169,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1050,7 +1181,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1063,7 +1194,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Endpoint) GetNamespace() string {
@@ -1158,7 +1289,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1170,7 +1301,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1183,7 +1314,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Node) GetName() string {
@@ -1234,7 +1365,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1246,7 +1377,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1259,7 +1390,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExplainRequest) GetFrom() string {
@@ -1288,7 +1419,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1300,7 +1431,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1313,7 +1444,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExplainResponse) GetAnswers() []string {
@@ -1336,7 +1467,7 @@ type TrafficRequest struct {
 
 func (x *TrafficRequest) Reset() {
 	*x = TrafficRequest{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1348,7 +1479,7 @@ func (x *TrafficRequest) String() string {
 func (*TrafficRequest) ProtoMessage() {}
 
 func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1361,7 +1492,7 @@ func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficRequest.ProtoReflect.Descriptor instead.
 func (*TrafficRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TrafficRequest) GetSelection() *Selection {
@@ -1394,7 +1525,7 @@ type TrafficResponse struct {
 
 func (x *TrafficResponse) Reset() {
 	*x = TrafficResponse{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1406,7 +1537,7 @@ func (x *TrafficResponse) String() string {
 func (*TrafficResponse) ProtoMessage() {}
 
 func (x *TrafficResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1419,7 +1550,7 @@ func (x *TrafficResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficResponse.ProtoReflect.Descriptor instead.
 func (*TrafficResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TrafficResponse) GetAt() *timestamppb.Timestamp {
@@ -1471,7 +1602,7 @@ type PortTraffic struct {
 
 func (x *PortTraffic) Reset() {
 	*x = PortTraffic{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1614,7 @@ func (x *PortTraffic) String() string {
 func (*PortTraffic) ProtoMessage() {}
 
 func (x *PortTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1627,7 @@ func (x *PortTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortTraffic.ProtoReflect.Descriptor instead.
 func (*PortTraffic) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PortTraffic) GetNamespace() string {
@@ -1595,7 +1726,7 @@ const file_switchyard_admin_v1_admin_proto_rawDesc = "" +
 	"\aservice\x18\x02 \x01(\v2\x1c.switchyard.admin.v1.ServiceH\x00R\aservice\x12;\n" +
 	"\bendpoint\x18\x03 \x01(\v2\x1d.switchyard.admin.v1.EndpointH\x00R\bendpoint\x12/\n" +
 	"\x04node\x18\x04 \x01(\v2\x19.switchyard.admin.v1.NodeH\x00R\x04nodeB\x05\n" +
-	"\x03row\"\xbd\x02\n" +
+	"\x03row\"\xf7\x02\n" +
 	"\aService\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -1607,7 +1738,21 @@ const file_switchyard_admin_v1_admin_proto_rawDesc = "" +
 	"\tendpoints\x18\a \x01(\v2\x1e.switchyard.admin.v1.EndpointsR\tendpoints\x12\x1d\n" +
 	"\n" +
 	"not_routed\x18\b \x01(\tR\tnotRouted\x12\x1a\n" +
-	"\bproblems\x18\t \x03(\tR\bproblems\"\xa5\x01\n" +
+	"\bproblems\x18\t \x03(\tR\bproblems\x128\n" +
+	"\bfindings\x18\n" +
+	" \x03(\v2\x1c.switchyard.admin.v1.FindingR\bfindings\"\xf1\x01\n" +
+	"\aFinding\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x1a\n" +
+	"\bseverity\x18\x02 \x01(\tR\bseverity\x12\x12\n" +
+	"\x04kind\x18\x03 \x01(\tR\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x05 \x01(\tR\x04name\x12\x14\n" +
+	"\x05field\x18\x06 \x01(\tR\x05field\x12\x14\n" +
+	"\x05place\x18\a \x01(\tR\x05place\x12\x12\n" +
+	"\x04text\x18\b \x01(\tR\x04text\x12\x14\n" +
+	"\x05cause\x18\t \x01(\tR\x05cause\x12\x16\n" +
+	"\x06remedy\x18\n" +
+	" \x01(\tR\x06remedy\"\xa5\x01\n" +
 	"\x04Port\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\tR\bprotocol\x12\x12\n" +
@@ -1686,7 +1831,7 @@ func file_switchyard_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_switchyard_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_switchyard_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_switchyard_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_switchyard_admin_v1_admin_proto_goTypes = []any{
 	(Kind)(0),                     // 0: switchyard.admin.v1.Kind
 	(*GetStatusRequest)(nil),      // 1: switchyard.admin.v1.GetStatusRequest
@@ -1700,24 +1845,25 @@ var file_switchyard_admin_v1_admin_proto_goTypes = []any{
 	(*WatchResponse)(nil),         // 9: switchyard.admin.v1.WatchResponse
 	(*Row)(nil),                   // 10: switchyard.admin.v1.Row
 	(*Service)(nil),               // 11: switchyard.admin.v1.Service
-	(*Port)(nil),                  // 12: switchyard.admin.v1.Port
-	(*Endpoints)(nil),             // 13: switchyard.admin.v1.Endpoints
-	(*Endpoint)(nil),              // 14: switchyard.admin.v1.Endpoint
-	(*Node)(nil),                  // 15: switchyard.admin.v1.Node
-	(*ExplainRequest)(nil),        // 16: switchyard.admin.v1.ExplainRequest
-	(*ExplainResponse)(nil),       // 17: switchyard.admin.v1.ExplainResponse
-	(*TrafficRequest)(nil),        // 18: switchyard.admin.v1.TrafficRequest
-	(*TrafficResponse)(nil),       // 19: switchyard.admin.v1.TrafficResponse
-	(*PortTraffic)(nil),           // 20: switchyard.admin.v1.PortTraffic
-	nil,                           // 21: switchyard.admin.v1.Endpoints.ReasonsEntry
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 23: google.protobuf.Duration
+	(*Finding)(nil),               // 12: switchyard.admin.v1.Finding
+	(*Port)(nil),                  // 13: switchyard.admin.v1.Port
+	(*Endpoints)(nil),             // 14: switchyard.admin.v1.Endpoints
+	(*Endpoint)(nil),              // 15: switchyard.admin.v1.Endpoint
+	(*Node)(nil),                  // 16: switchyard.admin.v1.Node
+	(*ExplainRequest)(nil),        // 17: switchyard.admin.v1.ExplainRequest
+	(*ExplainResponse)(nil),       // 18: switchyard.admin.v1.ExplainResponse
+	(*TrafficRequest)(nil),        // 19: switchyard.admin.v1.TrafficRequest
+	(*TrafficResponse)(nil),       // 20: switchyard.admin.v1.TrafficResponse
+	(*PortTraffic)(nil),           // 21: switchyard.admin.v1.PortTraffic
+	nil,                           // 22: switchyard.admin.v1.Endpoints.ReasonsEntry
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
 }
 var file_switchyard_admin_v1_admin_proto_depIdxs = []int32{
 	3,  // 0: switchyard.admin.v1.GetStatusResponse.status:type_name -> switchyard.admin.v1.Status
-	22, // 1: switchyard.admin.v1.Status.started:type_name -> google.protobuf.Timestamp
-	22, // 2: switchyard.admin.v1.Status.last_success:type_name -> google.protobuf.Timestamp
-	22, // 3: switchyard.admin.v1.Status.pending_since:type_name -> google.protobuf.Timestamp
+	23, // 1: switchyard.admin.v1.Status.started:type_name -> google.protobuf.Timestamp
+	23, // 2: switchyard.admin.v1.Status.last_success:type_name -> google.protobuf.Timestamp
+	23, // 3: switchyard.admin.v1.Status.pending_since:type_name -> google.protobuf.Timestamp
 	4,  // 4: switchyard.admin.v1.Status.problems:type_name -> switchyard.admin.v1.Problem
 	0,  // 5: switchyard.admin.v1.Selection.kind:type_name -> switchyard.admin.v1.Kind
 	5,  // 6: switchyard.admin.v1.ListRequest.selection:type_name -> switchyard.admin.v1.Selection
@@ -1725,33 +1871,34 @@ var file_switchyard_admin_v1_admin_proto_depIdxs = []int32{
 	5,  // 8: switchyard.admin.v1.WatchRequest.selection:type_name -> switchyard.admin.v1.Selection
 	10, // 9: switchyard.admin.v1.WatchResponse.set:type_name -> switchyard.admin.v1.Row
 	11, // 10: switchyard.admin.v1.Row.service:type_name -> switchyard.admin.v1.Service
-	14, // 11: switchyard.admin.v1.Row.endpoint:type_name -> switchyard.admin.v1.Endpoint
-	15, // 12: switchyard.admin.v1.Row.node:type_name -> switchyard.admin.v1.Node
-	12, // 13: switchyard.admin.v1.Service.ports:type_name -> switchyard.admin.v1.Port
-	13, // 14: switchyard.admin.v1.Service.endpoints:type_name -> switchyard.admin.v1.Endpoints
-	13, // 15: switchyard.admin.v1.Port.endpoints:type_name -> switchyard.admin.v1.Endpoints
-	21, // 16: switchyard.admin.v1.Endpoints.reasons:type_name -> switchyard.admin.v1.Endpoints.ReasonsEntry
-	5,  // 17: switchyard.admin.v1.TrafficRequest.selection:type_name -> switchyard.admin.v1.Selection
-	23, // 18: switchyard.admin.v1.TrafficRequest.period:type_name -> google.protobuf.Duration
-	22, // 19: switchyard.admin.v1.TrafficResponse.at:type_name -> google.protobuf.Timestamp
-	23, // 20: switchyard.admin.v1.TrafficResponse.elapsed:type_name -> google.protobuf.Duration
-	20, // 21: switchyard.admin.v1.TrafficResponse.ports:type_name -> switchyard.admin.v1.PortTraffic
-	13, // 22: switchyard.admin.v1.PortTraffic.endpoints:type_name -> switchyard.admin.v1.Endpoints
-	1,  // 23: switchyard.admin.v1.Admin.GetStatus:input_type -> switchyard.admin.v1.GetStatusRequest
-	6,  // 24: switchyard.admin.v1.Admin.List:input_type -> switchyard.admin.v1.ListRequest
-	8,  // 25: switchyard.admin.v1.Admin.Watch:input_type -> switchyard.admin.v1.WatchRequest
-	16, // 26: switchyard.admin.v1.Admin.Explain:input_type -> switchyard.admin.v1.ExplainRequest
-	18, // 27: switchyard.admin.v1.Admin.Traffic:input_type -> switchyard.admin.v1.TrafficRequest
-	2,  // 28: switchyard.admin.v1.Admin.GetStatus:output_type -> switchyard.admin.v1.GetStatusResponse
-	7,  // 29: switchyard.admin.v1.Admin.List:output_type -> switchyard.admin.v1.ListResponse
-	9,  // 30: switchyard.admin.v1.Admin.Watch:output_type -> switchyard.admin.v1.WatchResponse
-	17, // 31: switchyard.admin.v1.Admin.Explain:output_type -> switchyard.admin.v1.ExplainResponse
-	19, // 32: switchyard.admin.v1.Admin.Traffic:output_type -> switchyard.admin.v1.TrafficResponse
-	28, // [28:33] is the sub-list for method output_type
-	23, // [23:28] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	15, // 11: switchyard.admin.v1.Row.endpoint:type_name -> switchyard.admin.v1.Endpoint
+	16, // 12: switchyard.admin.v1.Row.node:type_name -> switchyard.admin.v1.Node
+	13, // 13: switchyard.admin.v1.Service.ports:type_name -> switchyard.admin.v1.Port
+	14, // 14: switchyard.admin.v1.Service.endpoints:type_name -> switchyard.admin.v1.Endpoints
+	12, // 15: switchyard.admin.v1.Service.findings:type_name -> switchyard.admin.v1.Finding
+	14, // 16: switchyard.admin.v1.Port.endpoints:type_name -> switchyard.admin.v1.Endpoints
+	22, // 17: switchyard.admin.v1.Endpoints.reasons:type_name -> switchyard.admin.v1.Endpoints.ReasonsEntry
+	5,  // 18: switchyard.admin.v1.TrafficRequest.selection:type_name -> switchyard.admin.v1.Selection
+	24, // 19: switchyard.admin.v1.TrafficRequest.period:type_name -> google.protobuf.Duration
+	23, // 20: switchyard.admin.v1.TrafficResponse.at:type_name -> google.protobuf.Timestamp
+	24, // 21: switchyard.admin.v1.TrafficResponse.elapsed:type_name -> google.protobuf.Duration
+	21, // 22: switchyard.admin.v1.TrafficResponse.ports:type_name -> switchyard.admin.v1.PortTraffic
+	14, // 23: switchyard.admin.v1.PortTraffic.endpoints:type_name -> switchyard.admin.v1.Endpoints
+	1,  // 24: switchyard.admin.v1.Admin.GetStatus:input_type -> switchyard.admin.v1.GetStatusRequest
+	6,  // 25: switchyard.admin.v1.Admin.List:input_type -> switchyard.admin.v1.ListRequest
+	8,  // 26: switchyard.admin.v1.Admin.Watch:input_type -> switchyard.admin.v1.WatchRequest
+	17, // 27: switchyard.admin.v1.Admin.Explain:input_type -> switchyard.admin.v1.ExplainRequest
+	19, // 28: switchyard.admin.v1.Admin.Traffic:input_type -> switchyard.admin.v1.TrafficRequest
+	2,  // 29: switchyard.admin.v1.Admin.GetStatus:output_type -> switchyard.admin.v1.GetStatusResponse
+	7,  // 30: switchyard.admin.v1.Admin.List:output_type -> switchyard.admin.v1.ListResponse
+	9,  // 31: switchyard.admin.v1.Admin.Watch:output_type -> switchyard.admin.v1.WatchResponse
+	18, // 32: switchyard.admin.v1.Admin.Explain:output_type -> switchyard.admin.v1.ExplainResponse
+	20, // 33: switchyard.admin.v1.Admin.Traffic:output_type -> switchyard.admin.v1.TrafficResponse
+	29, // [29:34] is the sub-list for method output_type
+	24, // [24:29] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_switchyard_admin_v1_admin_proto_init() }
@@ -1770,7 +1917,7 @@ func file_switchyard_admin_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_switchyard_admin_v1_admin_proto_rawDesc), len(file_switchyard_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

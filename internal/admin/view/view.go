@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/internal/diagnosis"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
@@ -68,7 +69,10 @@ type Service struct {
 	Endpoints Endpoints `json:"endpoints"`
 	// NotRouted is why nothing is routed for the Service.
 	NotRouted brain.Reason `json:"notRouted,omitempty"`
-	Problems  []string     `json:"problems,omitempty"`
+	// Findings are what package diagnosis finds, the worst first. Problems are its faults and warnings as sentences, and why the dataplane cannot
+	// program the Service.
+	Findings []diagnosis.Finding `json:"findings,omitempty"`
+	Problems []string            `json:"problems,omitempty"`
 }
 
 // Port is a port of a Service, in all families.
@@ -180,6 +184,10 @@ type View struct {
 	Store *store.Store
 	// Failed returns why the dataplane cannot program a Service, nil if it can. It may be nil.
 	Failed func(state.ServiceName) error
+	// Facts make findings plainer. They may be nil.
+	Facts *diagnosis.Facts
+	// Local are the addresses of the node's interfaces, none if they are not known.
+	Local []netip.Addr
 }
 
 // names yields the Services that are selected, in order.
@@ -235,8 +243,11 @@ func (v *View) ServiceOf(why *store.Explanation) *Service {
 		row.Endpoints.add(port.Endpoints)
 		row.Ports = append(row.Ports, port)
 	}
-	for _, p := range why.Problems {
-		row.Problems = append(row.Problems, fmt.Sprintf("%s: %s; %s", p.Field, p.Note, p.Remedy))
+	row.Findings = diagnosis.Service(why, v.Store.Snapshot().Node().Name, v.Facts, v.Local)
+	for i := range row.Findings {
+		if f := &row.Findings[i]; f.Severity != diagnosis.Remark {
+			row.Problems = append(row.Problems, f.String())
+		}
 	}
 	if v.Failed != nil {
 		if err := v.Failed(o.Name); err != nil {

@@ -69,6 +69,7 @@ export class One {
       h("dl", { class: "facts" }, facts.filter((f) => f[1]).flatMap(([k, v]) => [h("dt", {}, k), h("dd", { class: k === "Type" ? "" : "mono" }, v)])),
       s.notRouted ? h("p", { class: "remark" }, `Not routed: ${words(s.notRouted)}.`) : "",
       ...(s.problems ?? []).map((p) => h("p", { class: "remark bad" }, p)),
+      ...(s.findings ?? []).filter((f) => f.severity === "remark").map((f) => h("p", { class: "remark" }, [f.text, f.cause].filter(Boolean).join(": ") + (f.remedy ? `; ${f.remedy}` : ""))),
       ports.length > 1 ? h("div", { class: "chips", role: "group", "aria-label": "Port" }, ports.map((p, i) => h("button", { type: "button", "data-role": `port-${i}`, "aria-pressed": p === port ? "true" : "false", onclick: () => { this.#port = i; this.#draw(); } }, p.label))) : "",
       port && !s.notRouted ? picture(d, port, Math.max(300, $("#one").clientWidth - 40)) : "",
       port ? this.#endpoints(d, port) : "",

@@ -1,0 +1,310 @@
+//go:build linux
+
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/internal/admin/adminconv"
+	"github.com/switchyard-net/switchyard/internal/admin/ui"
+	nodeview "github.com/switchyard-net/switchyard/internal/admin/view"
+	"github.com/switchyard-net/switchyard/internal/apirules"
+	"github.com/switchyard-net/switchyard/internal/diagnosis"
+	"github.com/switchyard-net/switchyard/internal/diagnosis/apifacts"
+	"github.com/switchyard-net/switchyard/internal/explain"
+	"github.com/switchyard-net/switchyard/internal/manifest"
+	"github.com/switchyard-net/switchyard/kubeconv"
+	"github.com/switchyard-net/switchyard/lab/inputs"
+	"github.com/switchyard-net/switchyard/lab/minicluster"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
+	"github.com/switchyard-net/switchyard/test/topology"
+)
+
+// looked is a cluster that is looked at in all ways in which findings are shown.
+type looked struct {
+	store *store.Store
+	facts *diagnosis.Facts
+	lab   []diagnosis.Finding
+}
+
+// newLooked puts objects of a cluster into a store.
+func newLooked(t *testing.T, objects []runtime.Object, facts *diagnosis.Facts) *looked {
+	t.Helper()
+	s := store.New(store.Options{Brain: brain.Config{NodeName: nodeName, NodePorts: state.NodePortAddresses{Primary: true}}})
+	t.Cleanup(s.Close)
+	var set []model.Object
+	for _, o := range objects {
+		m, ok, err := kubeconv.Object(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok {
+			set = append(set, m)
+		}
+	}
+	sink := s.Source("test")
+	sink.Update(set, nil)
+	sink.Complete()
+	return &looked{store: s, facts: facts}
+}
+
+// inLab is what the lab makes of manifests.
+func inLab(t *testing.T, path string) *looked {
+	t.Helper()
+	set, err := inputs.New(inputs.Options{Paths: []string{path}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := set.Load()
+	if len(in.Errs) > 0 {
+		t.Fatal(in.Errs)
+	}
+	o := topology.DefaultOptions()
+	cluster, err := minicluster.Build(in.Objects, clusterOptions(o, []netip.Addr{o.Underlay[0].Addr().Next()}, []netip.Addr{o.Underlay[0].Addr().Next().Next()}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects []runtime.Object
+	for _, s := range cluster.Services {
+		objects = append(objects, s)
+	}
+	for _, s := range cluster.Slices {
+		objects = append(objects, s)
+	}
+	for _, n := range cluster.Nodes {
+		objects = append(objects, n)
+	}
+	l := newLooked(t, objects, factsOf(in, cluster))
+	l.lab = diagnose(in, cluster, l.store, l.facts)
+	return l
+}
+
+// inDump is what explain makes of the objects of a cluster.
+func inDump(t *testing.T, path string) *looked {
+	t.Helper()
+	found, errs := manifest.Load(path)
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	facts := apifacts.New()
+	var objects []runtime.Object
+	for _, o := range found {
+		if s, ok := o.Object.(*discoveryv1.EndpointSlice); ok {
+			apirules.DefaultEndpointSlice(s)
+		}
+		apifacts.Add(facts, o.Object)
+		objects = append(objects, o.Object)
+	}
+	l := newLooked(t, objects, facts)
+	l.lab = diagnose(&inputs.Loaded{}, &minicluster.Cluster{}, l.store, l.facts)
+	return l
+}
+
+// Status, View, Changes and Explain implement [ui.Source].
+func (l *looked) Status() *nodeview.Status { return &nodeview.Status{Node: nodeName} }
+func (l *looked) View() *nodeview.View     { return &nodeview.View{Store: l.store, Facts: l.facts} }
+func (l *looked) Changes() *ui.Changes     { return &ui.Changes{} }
+func (l *looked) Explain(ctx context.Context, from explain.From, to explain.To) ([]*explain.Answer, error) {
+	return explain.New(explain.Options{Store: l.store, Facts: l.facts}).Ask(ctx, from, to)
+}
+
+func sentences(list []diagnosis.Finding) (texts []string) {
+	for i := range list {
+		texts = append(texts, fmt.Sprintf("%s: %v", list[i].Reason, &list[i]))
+	}
+	slices.Sort(texts)
+	return slices.Compact(texts)
+}
+
+// ways returns the findings about a Service by each way to look at it.
+func (l *looked) ways(t *testing.T, name state.ServiceName) map[string][]string {
+	t.Helper()
+	ways := map[string][]string{"lab": sentences((&view{findings: l.lab}).of(name))}
+
+	from, _ := explain.ParseFrom("node")
+	to, err := explain.ParseTo("svc/" + name.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers, err := l.Explain(t.Context(), from, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var explained []diagnosis.Finding
+	for _, a := range answers {
+		if a.Reason != "" {
+			text := a.Because
+			explained = append(explained, diagnosis.Finding{Reason: a.Reason, Text: text, Remedy: a.Remedy})
+		}
+		explained = append(explained, a.Findings...)
+	}
+	ways["explain"] = sentences(explained)
+
+	row, err := adminconv.ToService(adminconv.FromService(l.View().Service(name)).GetService())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ways["get"] = sentences(row.Findings)
+
+	var page struct {
+		Service *nodeview.Service `json:"service"`
+	}
+	w := httptest.NewRecorder()
+	ui.Handler(t.Context(), l).ServeHTTP(w, httptest.NewRequest("GET", "http://localhost/api/service?key="+url.QueryEscape(name.String()), nil))
+	if err := json.Unmarshal(w.Body.Bytes(), &page); err != nil || page.Service == nil {
+		t.Fatalf("%v: page: %s", name, w.Body)
+	}
+	ways["page"] = sentences(page.Service.Findings)
+	return ways
+}
+
+// TestOneDiagnosis: the lab, explain, get and the page say the same of each Service. testdata/diagnosis.txt has it in one table.
+func TestOneDiagnosis(t *testing.T) {
+	var table strings.Builder
+	for _, file := range []string{"twelve-broken", "handwritten-endpoints", "dump", "broken-references", "ranges-of-one-family", "selandep", "skipmirror", "leader"} {
+		path := filepath.Join("testdata", "diagnosis", file+".yaml")
+		make := inLab
+		if file == "dump" {
+			make = inDump
+		}
+		l := make(t, path)
+		fmt.Fprintf(&table, "== %s\n", file)
+		for _, name := range l.store.ServiceNames() {
+			ways := l.ways(t, name)
+			fmt.Fprintf(&table, "%v: lab, explain, get, page\n", name)
+			for _, way := range []string{"explain", "get", "page"} {
+				if d := cmp.Diff(ways["lab"], ways[way]); d != "" {
+					t.Errorf("%s: Service %v: -lab +%s:\n%s", file, name, way, d)
+				}
+			}
+			for _, text := range ways["lab"] {
+				fmt.Fprintf(&table, "  %s\n", text)
+			}
+		}
+		var others []diagnosis.Finding
+		for _, f := range l.lab {
+			if f.Object.Kind != "Service" {
+				f.Text = f.Object.String() + ": " + f.Text
+				others = append(others, f)
+			}
+		}
+		if len(others) > 0 {
+			fmt.Fprintf(&table, "other objects: lab\n  %s\n", strings.Join(sentences(others), "\n  "))
+		}
+	}
+	golden := filepath.Join("testdata", "diagnosis.txt")
+	if *update {
+		if err := os.WriteFile(golden, []byte(table.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(table.String(), "\n")); d != "" {
+		t.Errorf("%s (-want +got); go test -run TestOneDiagnosis -update writes it:\n%s", golden, d)
+	}
+}
+
+// TestDiagnosisOfAProxy: a proxy knows neither pods nor selectors, and still has the same reason and text for each port without endpoints.
+func TestDiagnosisOfAProxy(t *testing.T) {
+	for _, file := range []string{"twelve-broken", "handwritten-endpoints"} {
+		l := inLab(t, filepath.Join("testdata", "diagnosis", file+".yaml"))
+		for _, f := range l.lab {
+			if f.Severity != diagnosis.Fault || f.Object.Kind != "Service" {
+				continue
+			}
+			bare := &nodeview.View{Store: l.store}
+			row := bare.Service(state.ServiceName{Namespace: f.Object.Namespace, Name: f.Object.Name})
+			if !slices.ContainsFunc(row.Findings, func(g diagnosis.Finding) bool { return g.Reason == f.Reason && g.Text == f.Text }) {
+				t.Errorf("%v: the proxy finds %v, want %s: %s", f.Object, row.Findings, f.Reason, f.Text)
+			}
+		}
+	}
+}
+
+// TestNothingIsFoundInSamples: the sample manifests of this repository have no faults. The one warning is on purpose.
+func TestNothingIsFoundInSamples(t *testing.T) {
+	const newsletter = "NoEndpoints: the Service has no endpoints: its selector app=newsletter matches only Deployment shop/newsletter, which has 0 replicas; scale it to at least 1 replica"
+	for path, want := range map[string][]string{
+		"../examples/shop":    {newsletter},
+		"../deploy/kustomize": nil,
+		inputsOfTestdata(t):   nil,
+	} {
+		set, err := inputs.New(inputs.Options{Paths: files(t, path)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := set.Load()
+		o := topology.DefaultOptions()
+		cluster, _ := minicluster.Build(in.Objects, clusterOptions(o, []netip.Addr{o.Underlay[0].Addr().Next()}, nil))
+		var objects []runtime.Object
+		for _, s := range cluster.Services {
+			objects = append(objects, s)
+		}
+		for _, s := range cluster.Slices {
+			objects = append(objects, s)
+		}
+		l := newLooked(t, objects, factsOf(in, cluster))
+		found := slices.DeleteFunc(diagnose(in, cluster, l.store, l.facts), func(f diagnosis.Finding) bool { return f.Severity == diagnosis.Remark })
+		if d := cmp.Diff(want, sentences(found)); d != "" {
+			t.Errorf("%s (-want +got):\n%s", path, d)
+		}
+	}
+}
+
+// files are the manifests below a directory, without what describes a Kustomize directory.
+func files(t *testing.T, dir string) (list []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		if err == nil && filepath.Ext(path) == ".yaml" && !manifest.IsKustomization(path) {
+			list = append(list, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// inputsOfTestdata puts the manifests of the stories about inputs into a directory.
+func inputsOfTestdata(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	stories, err := filepath.Glob("inputs/testdata/*.txtar")
+	if err != nil || len(stories) == 0 {
+		t.Fatalf("%d stories: %v", len(stories), err)
+	}
+	for i, story := range stories {
+		archive, err := txtar.ParseFile(story)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for j, f := range archive.Files {
+			if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d-%d.yaml", i, j)), f.Data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return dir
+}

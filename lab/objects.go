@@ -1,0 +1,75 @@
+//go:build linux
+
+package lab
+
+import (
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/switchyard-net/switchyard/internal/diagnosis/apifacts"
+	"github.com/switchyard-net/switchyard/lab/inputs"
+	"github.com/switchyard-net/switchyard/lab/minicluster"
+	"github.com/switchyard-net/switchyard/test/topology"
+)
+
+// Objects returns the objects of the cluster that a lab makes of manifests, without making a lab: those that the cluster completes or adds, and
+// the others as they were given. Objects that come from a file have the annotation [apifacts.Place]. The errors are what a cluster refuses.
+func Objects(in *inputs.Loaded) ([]runtime.Object, []error) {
+	o := topology.DefaultOptions()
+	var node, other []netip.Addr
+	for _, p := range o.Underlay {
+		node = append(node, p.Addr().Next())
+		other = append(other, p.Addr().Next().Next())
+	}
+	cluster, err := minicluster.Build(in.Objects, clusterOptions(o, node, other))
+	errs := slices.Clone(in.Errs)
+	if err != nil {
+		errs = append(errs, located(in, err)...)
+	}
+	facts := factsOf(in, cluster)
+	var list []runtime.Object
+	add := func(o runtime.Object, apiVersion string) {
+		name := apifacts.ObjectOf(o)
+		if apiVersion != "" {
+			o.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(apiVersion, name.Kind))
+		}
+		if place := facts.Place(name, ""); place != "" {
+			meta := o.(metav1.Object)
+			annotations := map[string]string{apifacts.Place: place}
+			for k, v := range meta.GetAnnotations() {
+				annotations[k] = v
+			}
+			meta.SetAnnotations(annotations)
+		}
+		list = append(list, o)
+	}
+	for _, n := range cluster.Nodes {
+		add(n, "v1")
+	}
+	for _, n := range cluster.Namespaces {
+		add(n, "v1")
+	}
+	for _, s := range cluster.Services {
+		add(s, "v1")
+	}
+	for _, s := range cluster.Slices {
+		add(s, "discovery.k8s.io/v1")
+	}
+	for i := range cluster.Pods {
+		add(cluster.Pods[i].Object(), "v1")
+	}
+	for _, o := range slices.Concat(in.Objects, in.References) {
+		switch o.(type) {
+		case *corev1.Pod, *corev1.Service, *corev1.Node, *corev1.Namespace, *discoveryv1.EndpointSlice:
+		default:
+			add(o.DeepCopyObject(), "")
+		}
+	}
+	return list, errs
+}
