@@ -14,6 +14,7 @@ import (
 
 	adminv1 "github.com/switchyard-net/switchyard/internal/admin/v1"
 	"github.com/switchyard-net/switchyard/internal/admin/view"
+	"github.com/switchyard-net/switchyard/internal/diagnosis"
 )
 
 // getKind is a kind of rows that 'switchyard get' shows.
@@ -73,14 +74,32 @@ func serviceCells(row any, wide bool) []string {
 			notes = append(notes, note)
 		}
 	}
-	if n := len(s.Problems); n > 0 && !wide {
-		notes = append(notes, map[bool]string{true: "1 problem", false: fmt.Sprintf("%d problems", n)}[n == 1])
+	if !wide {
+		notes = append(notes, problemNotes(s)...)
 	}
 	cells := []string{s.Namespace, s.Name, s.Type, orNone(joined(s.ClusterIPs)), orNone(joined(s.ExternalIPs)), orNone(strings.Join(ports, ",")), numbers, strings.Join(notes, ", ")}
 	if wide {
 		cells = append(cells, strings.Join(s.Problems, "; "))
 	}
 	return cells
+}
+
+// problemNotes are the reasons of a Service's faults and warnings, and how many problems there are beyond them.
+func problemNotes(s *view.Service) (notes []string) {
+	others := len(s.Problems)
+	for _, f := range s.Findings {
+		if f.Severity == diagnosis.Remark {
+			continue
+		}
+		others--
+		if !slices.Contains(notes, string(f.Reason)) {
+			notes = append(notes, string(f.Reason))
+		}
+	}
+	if others > 0 {
+		notes = append(notes, diagnosis.Count(others, "problem"))
+	}
+	return notes
 }
 
 func endpointCells(row any, wide bool) []string {
