@@ -181,11 +181,11 @@ func TestOneDiagnosis(t *testing.T) {
 	var table strings.Builder
 	for _, file := range []string{"twelve-broken", "handwritten-endpoints", "dump", "broken-references", "ranges-of-one-family", "selandep", "skipmirror", "leader"} {
 		path := filepath.Join("testdata", "diagnosis", file+".yaml")
-		make := inLab
+		look := inLab
 		if file == "dump" {
-			make = inDump
+			look = inDump
 		}
-		l := make(t, path)
+		l := look(t, path)
 		fmt.Fprintf(&table, "== %s\n", file)
 		for _, name := range l.store.ServiceNames() {
 			ways := l.ways(t, name)
@@ -246,9 +246,10 @@ func TestDiagnosisOfAProxy(t *testing.T) {
 func TestNothingIsFoundInSamples(t *testing.T) {
 	const newsletter = "NoEndpoints: the Service has no endpoints: its selector app=newsletter matches only Deployment shop/newsletter, which has 0 replicas; scale it to at least 1 replica"
 	for path, want := range map[string][]string{
-		"../examples/shop":    {newsletter},
-		"../deploy/kustomize": nil,
-		inputsOfTestdata(t):   nil,
+		"../examples/shop":          {newsletter},
+		"../deploy/kustomize/base":  nil,
+		"../deploy/kustomize/relay": nil,
+		inputsOfTestdata(t):         nil,
 	} {
 		set, err := inputs.New(inputs.Options{Paths: files(t, path)})
 		if err != nil {
