@@ -307,14 +307,18 @@ func (l *live) body() (lines []string, rows []placed) {
 			heading = len(lines)
 		}
 		for _, line := range i.lines {
-			if i.finding {
+			if i.paint != nil {
 				line = i.paint(line)
 			}
 			lines = append(lines, l.wrapped(line)...)
 		}
 	}
 	if len(items) == 0 && len(l.view.results) > 0 {
-		lines = append(lines, l.paint.warn("! no Service here has this text, or findings: Esc shows all"))
+		what := "this text"
+		if l.found {
+			what = "findings"
+		}
+		lines = append(lines, l.paint.warn("! no Service here has "+what+": Esc shows all"))
 	}
 	return append(lines, l.view.notesBelow(l.paint, l.width)...), rows
 }
@@ -386,7 +390,7 @@ func (l *live) foot() []string {
 	if v.followed && !l.paused {
 		state += "; edit " + v.inputs + " to change the lab"
 	}
-	keys := l.filter.Keys("q quit  ↑↓ PgUp PgDn  / filter  f findings  n namespace  s sort  p pause  e explain row")
+	keys := l.filter.Keys("q quit  ↑↓  / filter  f findings  n namespace  s sort  p pause  e explain row")
 	lines := append(summary, l.wrapped(l.paint.dim(state))...)
 	return append(lines, l.wrapped(l.paint.dim(keys))...)
 }

@@ -270,9 +270,11 @@ func TestKeys(t *testing.T) {
 		"all again":      {"n n n", "shop/web", ""},
 		"slowest":        {"s s", "tools/queue-11", "tools/queue-00"},
 		"nothing":        {"/ x y z", "! no Service here has this text: Esc shows all", "tools/queue"},
+		"findings":       {"f", "the Service has no endpoints", "tools/queue"},
+		"no findings":    {"n n f", "! no Service here has findings: Esc shows all", "tools/queue"},
 		"page down":      {"pgdown", "tools/queue-06", "tools/queue-00"},
 		"page up":        {"pgdown pgup", "shop/web", ""},
-		"end":            {"end", "it has no endpoints", "tools/queue-00"},
+		"end":            {"end", "the Ingress leads to", "tools/queue-00"},
 	} {
 		l := onScreen(100, 24)
 		l.Update(viewMsg{testView()})
@@ -319,7 +321,7 @@ func TestEveryRowIsReached(t *testing.T) {
 		toptest.Press(l, "down")
 	}
 	toptest.Press(l, "down", "down")
-	if !strings.Contains(l.screen(), "it has no endpoints") {
+	if !strings.Contains(l.screen(), "the Ingress leads to") {
 		t.Errorf("the notes are not reached:\n%s", l.screen())
 	}
 }

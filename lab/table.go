@@ -138,7 +138,7 @@ func (t table) lines(list []group) []string {
 	lines := []string{t.header(list)}
 	for _, i := range t.items(list) {
 		switch {
-		case !i.finding:
+		case i.paint == nil:
 			lines = append(lines, i.lines...)
 		case t.wrap != nil:
 			lines = append(lines, t.wrap(i.paint, i.lines[0])...)
@@ -160,9 +160,8 @@ type item struct {
 	lines []string
 	// names is set for what names a Service.
 	names bool
-	// finding is set for a line about a finding, and paint is its colour.
-	finding bool
-	paint   func(string) string
+	// paint is the colour of a line about a finding, and nil for other lines.
+	paint func(string) string
 	// row is nil for what is no row; alone is the row with the frontend that it may share with the one above.
 	row   *row
 	alone []string
@@ -185,7 +184,7 @@ func (t table) items(list []group) []item {
 		}
 		for _, f := range g.findings {
 			paint, mark := t.paint.mark(&f)
-			items = append(items, item{lines: []string{"    " + mark + sentenceOf(&f)}, finding: true, paint: paint})
+			items = append(items, item{lines: []string{"    " + mark + sentenceOf(&f)}, paint: paint})
 		}
 	}
 	return items

@@ -110,8 +110,6 @@ func TestFindings(t *testing.T) {
 			"fault NoEndpoints: the Service has no endpoints: 2 pods match its selector app=web, but no EndpointSlice has them; look"},
 		"a local policy": {service("clusterIP: 10.96.0.1, internalTrafficPolicy: Local, ports: [{port: 80}]") + strings.Replace(slice, "nodeName: n1", "nodeName: n2", 1),
 			"remark NoLocalEndpoint: internalTrafficPolicy is Local, and no endpoint of the Service is on this node, n1: the Service has endpoints on node n2; run"},
-		"no room for a special address": {service("clusterIP: 10.96.0.1, ports: [{port: 80}]") + strings.Replace(slice, "10.244.1.20", "127.0.0.1", 1),
-			"fault SpecialAddress: no endpoint of the Service has an address that endpoints can have: EndpointSlice web-1; give"},
 		"a terminating endpoint": {service("clusterIP: 10.96.0.1, ports: [{port: 80}]") + strings.Replace(slice, "nodeName: n1", "nodeName: n1, conditions: {ready: false, serving: false, terminating: true}", 1),
 			"fault NotReady: no endpoint of the Service is ready: the only one is terminating or not ready; look"},
 		"headless": {service("clusterIP: None, selector: {app: wbe}, ports: [{port: 80}]") + pod("web-0", "10.244.1.20", ""),
@@ -155,4 +153,22 @@ func TestConflicts(t *testing.T) {
 		}
 	}
 	t.Errorf("no finding has the sentence of /healthz, %q", problems[0])
+}
+
+// TestSpecialAddress: an endpoint that validation of manifests refuses, and an API server that does not validate it has.
+func TestSpecialAddress(t *testing.T) {
+	web := state.ServiceName{Namespace: "ns", Name: "web"}
+	s := store.New(store.Options{Brain: brain.Config{NodeName: "n1"}})
+	defer s.Close()
+	sink := s.Source("test")
+	sink.Update([]model.Object{
+		&model.Service{Name: web, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, Ports: []model.ServicePort{{Protocol: state.TCP, Port: 80}}},
+		&model.EndpointSlice{Namespace: "ns", Name: "web-1", Service: "web", Family: state.IPv4, Ports: []model.EndpointPort{{Protocol: state.TCP, Port: 8080}},
+			Endpoints: []model.Endpoint{{Addr: netip.MustParseAddr("127.0.0.1"), Ready: true}}},
+	}, nil)
+	sink.Complete()
+	found := diagnosis.Service(s.Explain(web), "n1", nil, nil)
+	if len(found) != 1 || found[0].Sentence() != "no endpoint of the Service has an address that endpoints can have: EndpointSlice web-1" {
+		t.Errorf("findings %v", found)
+	}
 }
