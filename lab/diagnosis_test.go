@@ -179,7 +179,7 @@ func (l *looked) ways(t *testing.T, name state.ServiceName) map[string][]string 
 // TestOneDiagnosis: the lab, explain, get and the page say the same of each Service. testdata/diagnosis.txt has it in one table.
 func TestOneDiagnosis(t *testing.T) {
 	var table strings.Builder
-	for _, file := range []string{"twelve-broken", "handwritten-endpoints", "dump", "broken-references", "ranges-of-one-family", "selandep", "skipmirror", "leader"} {
+	for _, file := range []string{"twelve-broken", "handwritten-endpoints", "dump", "broken-references", "operators", "ranges-of-one-family", "selandep", "skipmirror", "leader"} {
 		path := filepath.Join("testdata", "diagnosis", file+".yaml")
 		look := inLab
 		if file == "dump" {
@@ -195,19 +195,14 @@ func TestOneDiagnosis(t *testing.T) {
 					t.Errorf("%s: Service %v: -lab +%s:\n%s", file, name, way, d)
 				}
 			}
-			for _, text := range ways["lab"] {
-				fmt.Fprintf(&table, "  %s\n", text)
+			for _, f := range (&view{findings: l.lab}).of(name) {
+				fmt.Fprintf(&table, "  %s %s: %v\n", f.Severity, f.Reason, &f)
 			}
 		}
-		var others []diagnosis.Finding
 		for _, f := range l.lab {
 			if f.Object.Kind != "Service" {
-				f.Text = f.Object.String() + ": " + f.Text
-				others = append(others, f)
+				fmt.Fprintf(&table, "%v: lab\n  %s %s: %v\n", f.Object, f.Severity, f.Reason, &f)
 			}
-		}
-		if len(others) > 0 {
-			fmt.Fprintf(&table, "other objects: lab\n  %s\n", strings.Join(sentences(others), "\n  "))
 		}
 	}
 	golden := filepath.Join("testdata", "diagnosis.txt")

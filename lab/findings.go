@@ -34,6 +34,9 @@ func factsOf(in *inputs.Loaded, c *minicluster.Cluster) *diagnosis.Facts {
 			apifacts.Add(f, o)
 		}
 	}
+	for _, s := range in.Skipped {
+		apifacts.AddSkipped(f, s)
+	}
 	for i := range c.Pods {
 		apifacts.Add(f, c.Pods[i].Object())
 	}

@@ -71,5 +71,8 @@ func Objects(in *inputs.Loaded) ([]runtime.Object, []error) {
 			add(o.DeepCopyObject(), "")
 		}
 	}
+	for _, s := range in.Skipped {
+		list = append(list, &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: s.APIVersion, Kind: s.Kind}, ObjectMeta: metav1.ObjectMeta{Name: s.Name}})
+	}
 	return list, errs
 }

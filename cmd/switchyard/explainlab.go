@@ -42,6 +42,9 @@ func (o *explainOptions) labObjects(cmd *cobra.Command) (*clusterObjects, error)
 	c.problems, c.facts.Whole = content.Errs, true
 	places := make(map[diagnosis.Object]string)
 	c.facts.Place = func(o diagnosis.Object, _ string) string { return places[o] }
+	for _, s := range content.Skipped {
+		apifacts.AddSkipped(c.facts, s)
+	}
 	for _, found := range append(content.Objects, content.References...) {
 		meta := found.Object.(metav1.Object)
 		places[apifacts.ObjectOf(found.Object)] = meta.GetAnnotations()[apifacts.Place]

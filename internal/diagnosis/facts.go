@@ -21,6 +21,8 @@ type Facts struct {
 	Services  map[state.ServiceName]ServiceFacts
 	// Endpoints are objects of kind Endpoints that were written by hand, by their Service.
 	Endpoints map[state.ServiceName]Endpoints
+	// Custom are custom resources and their definitions: their operators may create pods.
+	Custom []Custom
 	// Unlabelled are EndpointSlices without the label kubernetes.io/service-name, as namespace and name.
 	Unlabelled []state.ServiceName
 	// Place returns the file, line and column of a field of an object, empty if it is in no file. It may be nil.
@@ -36,9 +38,9 @@ type Pod struct {
 	Labels      map[string]string
 	// NotReady is why the pod is not ready, empty if it is. Gate is the readiness gate that it waits for.
 	NotReady, Gate string
-	// Ports are the ports that its containers declare. Probed are the numbers that its probes connect to: something listens there.
-	Ports  []ContainerPort
-	Probed []uint16
+	// Ports are the ports that its containers declare. Mentioned are the numbers in its probes, commands and environment: something may listen there.
+	Ports     []ContainerPort
+	Mentioned []uint16
 }
 
 // ContainerPort is a port that a container declares.
@@ -53,7 +55,7 @@ func (p *Pod) ref() string { return p.Namespace + "/" + p.Name }
 // has reports whether a pod has the target of a port.
 func (p *Pod) has(t *Target, protocol state.Protocol) bool {
 	number, _ := strconv.ParseUint(t.Target, 10, 16)
-	if protocol == state.TCP && !t.named() && slices.Contains(p.Probed, uint16(number)) {
+	if protocol == state.TCP && !t.named() && slices.Contains(p.Mentioned, uint16(number)) {
 		return true
 	}
 	return slices.ContainsFunc(p.Ports, func(c ContainerPort) bool {
@@ -81,6 +83,33 @@ type Workload struct {
 	Idle, Remedy string
 	// OnPurpose is set for workloads that have no pods because their manifest says so: their pods run until they complete, or have 0 replicas.
 	OnPurpose bool
+}
+
+// Custom is a custom resource, or the definition of some, which has neither kind nor name.
+type Custom struct{ Group, Kind, Name string }
+
+// operator returns the API group whose operator may create the pods of a selector, empty if there is none: the selector has a label of the group, or
+// the kind and the name of a custom resource.
+func (f *Facts) operator(selector map[string]string) string {
+	for _, c := range f.Custom {
+		kind, name := false, false
+		for key, value := range selector {
+			if domain, _, ok := strings.Cut(key, "/"); ok && (domain == c.Group || strings.HasSuffix(c.Group, "."+domain)) {
+				return c.Group
+			}
+			kind = kind || strings.EqualFold(key, c.Kind) || strings.EqualFold(value, c.Kind)
+			name = name || c.Name != "" && value == c.Name
+		}
+		if kind && name {
+			return c.Group
+		}
+	}
+	return ""
+}
+
+// hasWorkload reports whether a pod or workload of a namespace is known.
+func (f *Facts) hasWorkload(namespace string) bool {
+	return slices.ContainsFunc(f.templates(), func(w *Workload) bool { return w.Namespace == namespace })
 }
 
 // ServiceFacts has the fields of a Service that a service proxy does not read.

@@ -74,7 +74,7 @@ func (s *subject) withSelector(f *Finding, selector map[string]string) {
 		case selectsAll(selector, w.Labels):
 			elsewhere = cmp.Or(elsewhere, w)
 		case w.Namespace == namespace:
-			if m, cost := missOf(selector, w.Labels, s.name().Name == w.Object.Name || s.namedIn(w.Labels)); m != "" && (near == nil || cost < least) {
+			if m, cost := s.missOf(selector, w); m != "" && (near == nil || cost < least) {
 				near, miss, least = w, m, cost
 			}
 		}
@@ -95,6 +95,20 @@ func (s *subject) withSelector(f *Finding, selector map[string]string) {
 	default:
 		f.Cause = fmt.Sprintf("no pod in namespace %s matches its selector %s", namespace, text)
 		f.Remedy = "add the workload that the Service is for, or correct the selector"
+		s.elsewhere(f, selector)
+	}
+}
+
+// elsewhere makes a remark of a finding about pods that probably come from elsewhere than the manifests.
+func (s *subject) elsewhere(f *Finding, selector map[string]string) {
+	switch group := s.facts.operator(selector); {
+	case !s.facts.Whole:
+	case group != "":
+		f.Severity, f.Remedy = Remark, "check that the operator runs in the cluster"
+		f.Cause += "; the operator of " + group + " may create such pods"
+	case !s.facts.hasWorkload(s.name().Namespace):
+		f.Severity = Remark
+		f.Cause += "; the manifests have no workload there"
 	}
 }
 
@@ -108,9 +122,11 @@ func (s *subject) namedIn(labels map[string]string) bool {
 	return false
 }
 
-// missOf describes how labels miss a selector, if they do so by a little: one label that is like the one demanded, or all but one of several.
-// kin is set for labels that are probably meant. cost orders such misses.
-func missOf(selector, has map[string]string, kin bool) (text string, cost int) {
+// missOf describes how the labels of a workload miss a selector, if they do so by a little: by labels that are like the ones demanded, or by one of
+// several. A workload with the name of the Service may miss it by more. cost orders such misses.
+func (s *subject) missOf(selector map[string]string, w *Workload) (text string, cost int) {
+	const far = 10
+	has, kin := w.Labels, s.name().Name == w.Object.Name || s.namedIn(w.Labels)
 	var wrong []string
 	matched := 0
 	for _, key := range slices.Sorted(maps.Keys(selector)) {
@@ -124,19 +140,21 @@ func missOf(selector, has map[string]string, kin bool) (text string, cost int) {
 		case there:
 			wrong = append(wrong, fmt.Sprintf("%s=%s", key, value))
 			if spelling.Distance(value, want) > 2 && !strings.Contains(value, want) && !strings.Contains(want, value) {
-				cost += 10
+				if cost += far; want == s.name().Name {
+					cost += far // another component of the same application
+				}
 			}
 		case like != "":
 			wrong = append(wrong, fmt.Sprintf("%s=%s in place of %s", like, has[like], key))
 		default:
 			wrong = append(wrong, "no label "+key)
-			cost += 10
+			cost += far
 		}
 	}
-	cost += len(wrong)
-	if matched == 0 && cost >= 10 && !kin {
+	if !kin && (cost > far || cost == far && matched == 0) {
 		return "", 0 // they have nothing to do with each other
 	}
+	cost += len(wrong)
 	return some(wrong), cost
 }
 

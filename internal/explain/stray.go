@@ -86,14 +86,8 @@ func (v *view) whyNot(name state.ServiceName, c Connection) (because, remedy str
 		}
 	}
 	for _, l := range why.Lost {
-		if l.Frontend.Port != c.Dst.Port() || l.Frontend.Protocol != c.Protocol || l.Kind == store.HealthCheckPort {
-			continue
-		}
-		if l.Frontend.Addr == dst {
+		if l.Frontend.Addr == dst && l.Frontend.Port == c.Dst.Port() && l.Frontend.Protocol == c.Protocol {
 			return fmt.Sprintf("Service %v has the same address and port, and goes first", l.Holder), "give one of the two Services another address or port"
-		}
-		if !l.Frontend.Addr.IsValid() && l.Frontend.Family == state.FamilyOf(dst) {
-			return fmt.Sprintf("Service %v has the same node port, %d/%v, and goes first", l.Holder, c.Dst.Port(), c.Protocol), "give one of the two Services another nodePort"
 		}
 	}
 	if !namesAddr(o, dst) {
@@ -137,7 +131,7 @@ func portTexts(o *model.Service) []string {
 func (v *view) nodePortNotServed(why *store.Explanation, c Connection) (because, remedy string) {
 	o := why.Object
 	for _, p := range o.Ports {
-		if p.NodePort != c.Dst.Port() {
+		if p.NodePort != c.Dst.Port() || p.Protocol != c.Protocol && hasNodePort(o, c) {
 			continue
 		}
 		addresses := state.NodePortAddresses{}
@@ -164,12 +158,22 @@ func (v *view) nodePortNotServed(why *store.Explanation, c Connection) (because,
 				return fmt.Sprintf("node port %d: %s", p.NodePort, portReasonText(&u)), "split the Service"
 			}
 		}
+		for _, l := range why.Lost {
+			if f := l.Frontend; !f.Addr.IsValid() && l.Kind != store.HealthCheckPort && f.Port == p.NodePort && f.Protocol == p.Protocol && f.Family == state.FamilyOf(c.Dst.Addr()) {
+				return fmt.Sprintf("Service %v has the same node port, %d/%v, and goes first", l.Holder, p.NodePort, p.Protocol), "give one of the two Services another nodePort"
+			}
+		}
 		return fmt.Sprintf("node port %d is not routed", p.NodePort), ""
 	}
 	if o.HealthCheckNodePort == c.Dst.Port() && c.Protocol == state.TCP && o.Type == model.TypeLoadBalancer && o.ExternalLocal {
 		return fmt.Sprintf("port %d is the healthCheckNodePort of the Service: the proxy itself answers load balancers there", o.HealthCheckNodePort), ""
 	}
 	return "", ""
+}
+
+// hasNodePort reports whether a Service has the node port of a connection, with its protocol.
+func hasNodePort(o *model.Service, c Connection) bool {
+	return slices.ContainsFunc(o.Ports, func(p model.ServicePort) bool { return p.NodePort == c.Dst.Port() && p.Protocol == c.Protocol })
 }
 
 func hasFamilyOf(o *model.Service, c Connection) bool {

@@ -102,6 +102,8 @@ type Loaded struct {
 	Objects []runtime.Object
 	// References are objects that nothing is made of, with names of others in them.
 	References []runtime.Object
+	// Skipped are the objects of other kinds.
+	Skipped []manifest.Skipped
 	// Notes are sentences about what was skipped.
 	Notes []string
 	// Errs are the faults, each with its place.
@@ -179,6 +181,7 @@ func (l *Loaded) text(file string, data []byte) {
 	for _, err := range c.Errs {
 		l.Errs = append(l.Errs, l.placed(err))
 	}
+	l.Skipped = append(l.Skipped, c.Skipped...)
 	for _, s := range c.Skipped {
 		l.skipped.object(s)
 	}

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -19,6 +21,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/internal/apirules"
 	"github.com/switchyard-net/switchyard/internal/diagnosis"
+	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -59,6 +62,22 @@ func Add(f *diagnosis.Facts, object runtime.Object) {
 		job(f, o, &o.Spec.Template)
 	case *batchv1.CronJob:
 		job(f, o, &o.Spec.JobTemplate.Spec.Template)
+	}
+}
+
+// AddSkipped takes what is of use of an object that [manifest.Read] skipped.
+func AddSkipped(f *diagnosis.Facts, s manifest.Skipped) {
+	_, name, namespaced := strings.Cut(s.Name, "/")
+	if !namespaced {
+		name = s.Name
+	}
+	group, _, _ := strings.Cut(s.APIVersion, "/")
+	switch {
+	case s.Kind == "CustomResourceDefinition":
+		_, group, _ = strings.Cut(name, ".") // PLURAL.GROUP
+		f.Custom = append(f.Custom, diagnosis.Custom{Group: group})
+	case strings.Contains(group, ".") && !strings.HasSuffix(group, ".k8s.io"):
+		f.Custom = append(f.Custom, diagnosis.Custom{Group: group, Kind: s.Kind, Name: name})
 	}
 }
 
@@ -166,11 +185,27 @@ func pod(o *corev1.Pod) diagnosis.Pod {
 		}
 		for _, probe := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
 			if port := probePort(probe); port != nil && port.Type == intstr.Int {
-				p.Probed = append(p.Probed, uint16(port.IntVal))
+				p.Mentioned = append(p.Mentioned, uint16(port.IntVal))
 			}
+		}
+		for _, text := range slices.Concat(c.Command, c.Args) {
+			p.Mentioned = append(p.Mentioned, numbers(text)...)
+		}
+		for _, e := range c.Env {
+			p.Mentioned = append(p.Mentioned, numbers(e.Value)...)
 		}
 	}
 	return p
+}
+
+// numbers are the numbers in a text that may be ports.
+func numbers(text string) (list []uint16) {
+	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r < '0' || r > '9' }) {
+		if n, err := strconv.ParseUint(word, 10, 16); err == nil {
+			list = append(list, uint16(n))
+		}
+	}
+	return list
 }
 
 // probePort is where a probe connects to, nil if it does not.
