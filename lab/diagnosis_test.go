@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/switchyard-net/switchyard/brain"
@@ -107,6 +108,9 @@ func inDump(t *testing.T, path string) *looked {
 	facts := apifacts.New()
 	var objects []runtime.Object
 	for _, o := range found {
+		if meta := o.Object.(metav1.Object); apifacts.ObjectOf(o.Object).Kind != "Node" && meta.GetNamespace() == "" {
+			meta.SetNamespace("default")
+		}
 		if s, ok := o.Object.(*discoveryv1.EndpointSlice); ok {
 			apirules.DefaultEndpointSlice(s)
 		}
@@ -179,10 +183,10 @@ func (l *looked) ways(t *testing.T, name state.ServiceName) map[string][]string 
 // TestOneDiagnosis: the lab, explain, get and the page say the same of each Service. testdata/diagnosis.txt has it in one table.
 func TestOneDiagnosis(t *testing.T) {
 	var table strings.Builder
-	for _, file := range []string{"twelve-broken", "handwritten-endpoints", "dump", "broken-references", "operators", "ranges-of-one-family", "selandep", "skipmirror", "leader"} {
+	for _, file := range []string{"twelve-broken", "handwritten-endpoints", "dump", "slices-fqdn", "broken-references", "operators", "ranges-of-one-family", "selandep", "skipmirror", "leader"} {
 		path := filepath.Join("testdata", "diagnosis", file+".yaml")
 		look := inLab
-		if file == "dump" {
+		if file == "dump" || file == "slices-fqdn" {
 			look = inDump
 		}
 		l := look(t, path)
