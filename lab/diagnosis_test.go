@@ -44,6 +44,8 @@ type looked struct {
 	store *store.Store
 	facts *diagnosis.Facts
 	lab   []diagnosis.Finding
+	// handed is the same cluster as 'switchyard explain --lab' has it, nil if no lab made it.
+	handed *looked
 }
 
 // newLooked puts objects of a cluster into a store.
@@ -95,7 +97,29 @@ func inLab(t *testing.T, path string) *looked {
 	}
 	l := newLooked(t, objects, factsOf(in, cluster))
 	l.lab = diagnose(in, cluster, l.store, l.facts)
+	l.handed = l.throughJSON(t, in)
 	return l
+}
+
+// throughJSON is what 'switchyard explain --lab' makes of the objects that switchyard-lab prints for it.
+func (l *looked) throughJSON(t *testing.T, in *inputs.Loaded) *looked {
+	t.Helper()
+	list, errs := Objects(in)
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	data, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": list})
+	if err != nil {
+		t.Fatal(err)
+	}
+	facts, objects, errs := apifacts.FromLab(data)
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	for _, o := range objects {
+		apifacts.Add(facts, o)
+	}
+	return newLooked(t, objects, facts)
 }
 
 // inDump is what explain makes of the objects of a cluster.
@@ -138,11 +162,9 @@ func sentences(list []diagnosis.Finding) (texts []string) {
 	return slices.Compact(texts)
 }
 
-// ways returns the findings about a Service by each way to look at it.
-func (l *looked) ways(t *testing.T, name state.ServiceName) map[string][]string {
+// explained are the findings in the answers to a question about a Service.
+func (l *looked) explained(t *testing.T, name state.ServiceName) []string {
 	t.Helper()
-	ways := map[string][]string{"lab": sentences((&view{findings: l.lab}).of(name))}
-
 	from, _ := explain.ParseFrom("node")
 	to, err := explain.ParseTo("svc/" + name.String())
 	if err != nil {
@@ -155,12 +177,20 @@ func (l *looked) ways(t *testing.T, name state.ServiceName) map[string][]string 
 	var explained []diagnosis.Finding
 	for _, a := range answers {
 		if a.Reason != "" {
-			text := a.Because
-			explained = append(explained, diagnosis.Finding{Reason: a.Reason, Text: text, Remedy: a.Remedy})
+			explained = append(explained, diagnosis.Finding{Reason: a.Reason, Text: a.Because, Remedy: a.Remedy})
 		}
 		explained = append(explained, a.Findings...)
 	}
-	ways["explain"] = sentences(explained)
+	return sentences(explained)
+}
+
+// ways returns the findings about a Service by each way to look at it.
+func (l *looked) ways(t *testing.T, name state.ServiceName) map[string][]string {
+	t.Helper()
+	ways := map[string][]string{"lab": sentences((&view{findings: l.lab}).of(name)), "explain": l.explained(t, name)}
+	if l.handed != nil {
+		ways["explain --lab"] = l.handed.explained(t, name)
+	}
 
 	row, err := adminconv.ToService(adminconv.FromService(l.View().Service(name)).GetService())
 	if err != nil {
@@ -180,10 +210,10 @@ func (l *looked) ways(t *testing.T, name state.ServiceName) map[string][]string 
 	return ways
 }
 
-// TestOneDiagnosis: the lab, explain, get and the page say the same of each Service. testdata/diagnosis.txt has it in one table.
+// TestOneDiagnosis: the lab, explain, explain --lab, get and the page say the same of each Service. testdata/diagnosis.txt has it in one table.
 func TestOneDiagnosis(t *testing.T) {
 	var table strings.Builder
-	for _, file := range []string{"twelve-broken", "handwritten-endpoints", "dump", "slices-fqdn", "broken-references", "operators", "ranges-of-one-family", "selandep", "skipmirror", "leader"} {
+	for _, file := range []string{"twelve-broken", "handwritten-endpoints", "dump", "slices-fqdn", "broken-references", "elsewhere", "ranges-of-one-family", "selandep", "skipmirror", "leader"} {
 		path := filepath.Join("testdata", "diagnosis", file+".yaml")
 		look := inLab
 		if file == "dump" || file == "slices-fqdn" {
@@ -194,8 +224,8 @@ func TestOneDiagnosis(t *testing.T) {
 		for _, name := range l.store.ServiceNames() {
 			ways := l.ways(t, name)
 			fmt.Fprintf(&table, "%v: lab, explain, get, page\n", name)
-			for _, way := range []string{"explain", "get", "page"} {
-				if d := cmp.Diff(ways["lab"], ways[way]); d != "" {
+			for way, got := range ways {
+				if d := cmp.Diff(ways["lab"], got); d != "" {
 					t.Errorf("%s: Service %v: -lab +%s:\n%s", file, name, way, d)
 				}
 			}

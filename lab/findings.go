@@ -31,7 +31,7 @@ func factsOf(in *inputs.Loaded, c *minicluster.Cluster) *diagnosis.Facts {
 		name := apifacts.ObjectOf(o)
 		given[name] = o
 		if name.Kind != "Pod" && name.Kind != "Service" {
-			apifacts.Add(f, o)
+			apifacts.Add(f, noted(o, c))
 		}
 	}
 	for _, s := range in.Skipped {

@@ -40,12 +40,7 @@ func Objects(in *inputs.Loaded) ([]runtime.Object, []error) {
 			o.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(apiVersion, name.Kind))
 		}
 		if place := facts.Place(name, ""); place != "" {
-			meta := o.(metav1.Object)
-			annotations := map[string]string{apifacts.Place: place}
-			for k, v := range meta.GetAnnotations() {
-				annotations[k] = v
-			}
-			meta.SetAnnotations(annotations)
+			annotate(o, apifacts.Place, place)
 		}
 		list = append(list, o)
 	}
@@ -68,11 +63,31 @@ func Objects(in *inputs.Loaded) ([]runtime.Object, []error) {
 		switch o.(type) {
 		case *corev1.Pod, *corev1.Service, *corev1.Node, *corev1.Namespace, *discoveryv1.EndpointSlice:
 		default:
-			add(o.DeepCopyObject(), "")
+			add(noted(o, cluster).DeepCopyObject(), "")
 		}
 	}
 	for _, s := range in.Skipped {
 		list = append(list, &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: s.APIVersion, Kind: s.Kind}, ObjectMeta: metav1.ObjectMeta{Name: s.Name}})
 	}
 	return list, errs
+}
+
+// noted returns an object, with the annotation [apifacts.NotRun] if the cluster does not run it.
+func noted(o runtime.Object, c *minicluster.Cluster) runtime.Object {
+	if slices.ContainsFunc(c.Warnings, func(w minicluster.Warning) bool { return w.Object == o && w.Field == "" }) {
+		o = o.DeepCopyObject()
+		annotate(o, apifacts.NotRun, "true")
+	}
+	return o
+}
+
+func annotate(o runtime.Object, key, value string) {
+	meta := o.(metav1.Object)
+	annotations := map[string]string{key: value}
+	for k, v := range meta.GetAnnotations() {
+		if k != key {
+			annotations[k] = v
+		}
+	}
+	meta.SetAnnotations(annotations)
 }

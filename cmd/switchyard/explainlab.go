@@ -7,13 +7,11 @@ import (
 	"os/exec"
 
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/internal/diagnosis"
 	"github.com/switchyard-net/switchyard/internal/diagnosis/apifacts"
-	"github.com/switchyard-net/switchyard/internal/manifest"
 )
 
 // labNode is the node under test of a lab.
@@ -37,18 +35,11 @@ func (o *explainOptions) labObjects(cmd *cobra.Command) (*clusterObjects, error)
 		}
 		return nil, labError(err, path)
 	}
-	content := manifest.Read("lab", out.Bytes())
 	c := newClusterObjects()
-	c.problems, c.facts.Whole = content.Errs, true
-	places := make(map[diagnosis.Object]string)
-	c.facts.Place = func(o diagnosis.Object, _ string) string { return places[o] }
-	for _, s := range content.Skipped {
-		apifacts.AddSkipped(c.facts, s)
-	}
-	for _, found := range append(content.Objects, content.References...) {
-		meta := found.Object.(metav1.Object)
-		places[apifacts.ObjectOf(found.Object)] = meta.GetAnnotations()[apifacts.Place]
-		if err := c.add(found.Object); err != nil {
+	var objects []runtime.Object
+	c.facts, objects, c.problems = apifacts.FromLab(out.Bytes())
+	for _, o := range objects {
+		if err := c.add(o); err != nil {
 			c.problems = append(c.problems, err)
 		}
 	}

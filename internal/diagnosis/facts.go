@@ -76,13 +76,11 @@ func (p *Pod) portsText() string {
 
 // Workload is what makes pods.
 type Workload struct {
-	Object    Object
-	Namespace string
-	Labels    map[string]string // of its pods
-	// Idle completes the sentence that it is a workload which has no pods, with its remedy.
+	Object Object
+	Labels map[string]string // of its pods
+	// Idle completes the sentence that it is a workload which has no pods. Remedy and Severity are those of a Service that selects only such workloads.
 	Idle, Remedy string
-	// OnPurpose is set for workloads that have no pods because their manifest says so: their pods run until they complete, or have 0 replicas.
-	OnPurpose bool
+	Severity     Severity
 }
 
 // Custom is a custom resource, or the definition of some, which has neither kind nor name.
@@ -109,7 +107,7 @@ func (f *Facts) operator(selector map[string]string) string {
 
 // hasWorkload reports whether a pod or workload of a namespace is known.
 func (f *Facts) hasWorkload(namespace string) bool {
-	return slices.ContainsFunc(f.templates(), func(w *Workload) bool { return w.Namespace == namespace })
+	return slices.ContainsFunc(f.templates(), func(w *Workload) bool { return w.Object.Namespace == namespace })
 }
 
 // ServiceFacts has the fields of a Service that a service proxy does not read.
@@ -237,7 +235,7 @@ func (f *Facts) templates() (list []*Workload) {
 	}
 	for i := range f.Pods {
 		p := &f.Pods[i]
-		list = append(list, &Workload{Object: Object{"Pod", p.Namespace, p.Name}, Namespace: p.Namespace, Labels: p.Labels})
+		list = append(list, &Workload{Object: Object{"Pod", p.Namespace, p.Name}, Labels: p.Labels})
 	}
 	return list
 }

@@ -69,11 +69,11 @@ func (s *subject) withSelector(f *Finding, selector map[string]string) {
 	miss, least := "", 0
 	for _, w := range s.facts.templates() {
 		switch {
-		case selectsAll(selector, w.Labels) && w.Namespace == namespace:
+		case selectsAll(selector, w.Labels) && w.Object.Namespace == namespace:
 			idle = cmp.Or(idle, w)
 		case selectsAll(selector, w.Labels):
 			elsewhere = cmp.Or(elsewhere, w)
-		case w.Namespace == namespace:
+		case w.Object.Namespace == namespace:
 			if m, cost := s.missOf(selector, w); m != "" && (near == nil || cost < least) {
 				near, miss, least = w, m, cost
 			}
@@ -83,10 +83,7 @@ func (s *subject) withSelector(f *Finding, selector map[string]string) {
 	switch {
 	case idle != nil:
 		f.Cause = fmt.Sprintf("its selector %s matches only %s, which %s", text, idle.Object, idle.Idle)
-		f.Remedy = idle.Remedy
-		if idle.OnPurpose {
-			f.Severity = Warning
-		}
+		f.Remedy, f.Severity = idle.Remedy, idle.Severity
 	case elsewhere != nil:
 		f.Cause = fmt.Sprintf("its selector %s matches %s in another namespace", text, elsewhere.Object)
 		f.Remedy = "put the Service into the namespace of its pods: a Service selects pods of its own namespace, which is " + namespace

@@ -25,9 +25,6 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Place is the annotation with the file, line and column of an object, on the objects that 'switchyard explain --lab' gets.
-const Place = "switchyard.net/place"
-
 // New returns facts without any.
 func New() *diagnosis.Facts {
 	return &diagnosis.Facts{Services: map[state.ServiceName]diagnosis.ServiceFacts{}, Endpoints: map[state.ServiceName]diagnosis.Endpoints{}}
@@ -104,23 +101,27 @@ func kindOf(object runtime.Object) string {
 
 // workload adds what makes pods. A ReplicaSet of a Deployment says the same as that, and is left out.
 func workload(f *diagnosis.Facts, o runtime.Object, replicas *int32, template *corev1.PodTemplateSpec) {
-	if metav1.GetControllerOf(o.(metav1.Object)) != nil {
+	meta := o.(metav1.Object)
+	if metav1.GetControllerOf(meta) != nil {
 		return
 	}
-	w := diagnosis.Workload{Object: ObjectOf(o), Labels: template.Labels, Idle: "has no running pod", Remedy: "look at why it has no pods: kubectl describe"}
-	w.Namespace = w.Object.Namespace
-	if replicas != nil && *replicas == 0 {
-		w.Idle, w.Remedy, w.OnPurpose = "has 0 replicas", "scale it to at least 1 replica", true
+	w := diagnosis.Workload{Object: ObjectOf(o), Labels: template.Labels}
+	_, elsewhere := meta.GetAnnotations()[NotRun]
+	switch {
+	case replicas != nil && *replicas == 0:
+		w.Severity, w.Idle, w.Remedy = diagnosis.Warning, "has 0 replicas", "scale it to at least 1 replica"
+	case elsewhere:
+		w.Severity, w.Idle, w.Remedy = diagnosis.Remark, "does not run in the lab", "check that the cluster can run its pods"
+	default:
+		w.Severity, w.Idle, w.Remedy = diagnosis.Fault, "has no running pod", "look at why it has no pods: kubectl describe"
 	}
 	f.Workloads = append(f.Workloads, w)
 }
 
 // job adds what runs pods until they complete.
 func job(f *diagnosis.Facts, o runtime.Object, template *corev1.PodTemplateSpec) {
-	w := diagnosis.Workload{Object: ObjectOf(o), Labels: template.Labels, OnPurpose: true, Idle: "runs its pods only until they complete",
-		Remedy: "select the pods of a Deployment, or expect the Service to have endpoints only while a Job runs"}
-	w.Namespace = w.Object.Namespace
-	f.Workloads = append(f.Workloads, w)
+	f.Workloads = append(f.Workloads, diagnosis.Workload{Object: ObjectOf(o), Labels: template.Labels, Severity: diagnosis.Warning, Idle: "runs its pods only until they complete",
+		Remedy: "select the pods of a Deployment, or expect the Service to have endpoints only while a Job runs"})
 }
 
 func service(svc *corev1.Service) diagnosis.ServiceFacts {
