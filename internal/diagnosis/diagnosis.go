@@ -64,6 +64,8 @@ const (
 	SourceRangesOfOneFamily Reason = "SourceRangesOfOneFamily"
 	// ClusterIPOfNode: a cluster IP is also an address of the node itself.
 	ClusterIPOfNode Reason = "ClusterIPOfNode"
+	// MoreFindings: the Service has more findings than are listed.
+	MoreFindings Reason = "MoreFindings"
 	// AddressAsName: spec.externalName is an IP address.
 	AddressAsName Reason = "AddressAsName"
 )
@@ -115,7 +117,10 @@ func (f *Finding) String() string {
 	return f.Sentence() + "; " + f.Remedy
 }
 
-// Service returns the findings about a Service that a store has explained on a node, the worst first. facts may be nil. local are the addresses of
+// maxFindings is how many findings about a Service are listed. Tenants can give a Service thousands of ports, each with another fault.
+const maxFindings = 32
+
+// Service returns the findings about a Service that a store has explained on a node, the worst first, and not all if there are many. facts may be nil. local are the addresses of
 // the node's interfaces, as far as they are known.
 func Service(why *store.Explanation, node string, facts *Facts, local []netip.Addr) []Finding {
 	if why.Object == nil {
@@ -123,19 +128,22 @@ func Service(why *store.Explanation, node string, facts *Facts, local []netip.Ad
 	}
 	s := newSubject(why, facts)
 	s.node = node
-	for _, p := range why.Problems {
-		s.problem(&p)
-	}
 	s.endpoints()
 	s.targets()
 	s.hints()
 	s.sourceRanges()
 	s.nodeAddress(local)
 	s.externalName()
+	for _, p := range why.Problems {
+		s.problem(&p)
+	}
 	for i := range s.found {
 		s.found[i].Place = facts.place(s.found[i].Object, s.found[i].Field)
 	}
 	slices.SortStableFunc(s.found, func(a, b Finding) int { return cmp.Compare(a.Severity.rank(), b.Severity.rank()) })
+	if s.full() {
+		s.found = append(s.found, Finding{Reason: MoreFindings, Severity: Remark, Object: s.about, Text: "the Service may have more findings, which are left out"})
+	}
 	return s.found
 }
 
@@ -164,8 +172,14 @@ func newSubject(why *store.Explanation, facts *Facts) *subject {
 
 func (s *subject) name() state.ServiceName { return s.why.Object.Name }
 
-// add adds a finding, unless there is one that says the same.
+// full reports whether there are as many findings as are listed.
+func (s *subject) full() bool { return len(s.found) >= maxFindings }
+
+// add adds a finding, unless there is one that says the same, or there are enough.
 func (s *subject) add(f Finding) {
+	if s.full() {
+		return
+	}
 	if f.Object == (Object{}) {
 		f.Object = s.about
 	}

@@ -155,6 +155,18 @@ func TestConflicts(t *testing.T) {
 	t.Errorf("no finding has the sentence of /healthz, %q", problems[0])
 }
 
+// TestManyFindings: a Service with a fault in each of its thousands of ports has a bounded list of findings, and one that says so.
+func TestManyFindings(t *testing.T) {
+	var ports []string
+	for i := range 3000 {
+		ports = append(ports, fmt.Sprintf("{name: p%d, port: %d}", i, i+1))
+	}
+	list := findings(t, service("clusterIP: 10.96.0.1, ports: ["+strings.Join(ports, ",")+"]")+slice)
+	if n := len(list); n != 33 || !strings.HasPrefix(list[0], "fault NoSuchPort") || list[n-1] != "remark MoreFindings: the Service may have more findings, which are left out" {
+		t.Errorf("%d findings: %s", n, strings.Join(list, "\n"))
+	}
+}
+
 // TestSpecialAddress: an endpoint that validation of manifests refuses, and an API server that does not validate it has.
 func TestSpecialAddress(t *testing.T) {
 	web := state.ServiceName{Namespace: "ns", Name: "web"}

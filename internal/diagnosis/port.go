@@ -22,6 +22,9 @@ func (s *subject) endpoints() {
 		}
 	}
 	for i := range s.why.Ports {
+		if s.full() {
+			return
+		}
 		p := &s.why.Ports[i]
 		f := s.port(p)
 		if f == nil {
@@ -233,7 +236,8 @@ func allOf(n int) string {
 
 // noneHere remarks on a cluster IP whose policy is Local while all endpoints are elsewhere.
 func (s *subject) noneHere(p *brain.PortReasons) {
-	if p.Internal == brain.PolicyLocal && !slices.ContainsFunc(p.Endpoints, func(e brain.EndpointReasons) bool { return e.In(brain.PolicyLocal) }) {
+	known := func(f Finding) bool { return f.Reason == NoLocalEndpoint }
+	if p.Internal == brain.PolicyLocal && !slices.ContainsFunc(s.found, known) && !slices.ContainsFunc(p.Endpoints, func(e brain.EndpointReasons) bool { return e.In(brain.PolicyLocal) }) {
 		s.add(NoneHere(p, false, s.node))
 	}
 }
@@ -253,13 +257,14 @@ func NoneHere(p *brain.PortReasons, external bool, node string) Finding {
 		e := &p.Endpoints[i]
 		switch {
 		case e.Unusable != "":
-		case slices.Contains(e.Local, brain.OtherNode) && len(e.Local) == 1 && e.Endpoint.NodeName != "" && !slices.Contains(nodes, e.Endpoint.NodeName):
+		case slices.Contains(e.Local, brain.OtherNode) && len(e.Local) == 1 && e.Endpoint.NodeName != "":
 			nodes = append(nodes, e.Endpoint.NodeName)
 		case !slices.Contains(e.Local, brain.OtherNode):
 			unready++
 		}
 	}
 	slices.Sort(nodes)
+	nodes = slices.Compact(nodes)
 	f.Text = fmt.Sprintf("%s is Local, and no endpoint of the Service is on this node, %s", policy, node)
 	if unready > 0 {
 		f.Text = fmt.Sprintf("%s is Local, and no endpoint on this node, %s, is ready", policy, node)

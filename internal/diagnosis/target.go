@@ -97,7 +97,7 @@ func (s *subject) targets() {
 	pods := s.pods()
 	for i := range spec.Targets {
 		t := &spec.Targets[i]
-		if t.named() {
+		if t.named() || s.full() {
 			continue
 		}
 		var lacking *Pod

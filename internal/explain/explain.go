@@ -137,7 +137,7 @@ func (v *view) explain(c Connection) *Answer {
 	} else {
 		v.route(a, c, h, why)
 	}
-	v.findings(a, why, h.port)
+	v.findings(a, why)
 	return a
 }
 
@@ -231,8 +231,8 @@ func masquerades(m state.Masquerade, class Class) bool {
 	return false
 }
 
-// findings adds what else is wrong with the Service of an answer. Of findings that are about a port, it adds those of the port in question only.
-func (v *view) findings(a *Answer, why *store.Explanation, port *state.Port) {
+// findings adds what else is wrong with the Service of an answer.
+func (v *view) findings(a *Answer, why *store.Explanation) {
 	for _, f := range diagnosis.Service(why, v.node.Name, v.facts, v.local) {
 		if f.Reason == a.Reason && f.Sentence() == a.Because {
 			a.Place = f.Place

@@ -184,7 +184,7 @@ func (v *view) heldByOther(a *Answer, o *model.Service, c Connection) {
 	fate := fmt.Sprintf("connections to %v go by Service %s: %s, %s", c.Dst, a.Service, a.Verdict, a.Because)
 	*a = Answer{From: a.From, To: a.To, Node: a.Node, Client: a.Client, Verdict: NotServed, Because: because, Remedy: remedy, Service: o.Name.String(),
 		Notes: append([]string{fate}, a.Notes...)}
-	v.findings(a, v.why(o.Name), nil)
+	v.findings(a, v.why(o.Name))
 }
 
 // asker is who connects, with all its addresses.
@@ -439,7 +439,7 @@ func (v *view) unrouted(who *asker, o *model.Service) *Answer {
 		a.Client.Class, a.Client.Why = who.class(who.addrs[0])
 	}
 	a.Because, a.Remedy = v.notRouted(o.Name, v.why(o.Name))
-	v.findings(a, v.why(o.Name), nil)
+	v.findings(a, v.why(o.Name))
 	return a
 }
 
