@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http/httptest"
-	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -36,7 +35,6 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
-	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // looked is a cluster that is looked at in all ways in which findings are shown.
@@ -80,11 +78,15 @@ func inLab(t *testing.T, path string) *looked {
 	if len(in.Errs) > 0 {
 		t.Fatal(in.Errs)
 	}
-	o := topology.DefaultOptions()
-	cluster, err := minicluster.Build(in.Objects, clusterOptions(o, []netip.Addr{o.Underlay[0].Addr().Next()}, []netip.Addr{o.Underlay[0].Addr().Next().Next()}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := ofCluster(t, in)
+	l.handed = l.throughJSON(t, in)
+	return l
+}
+
+// ofCluster is the cluster that the lab makes of manifests, without the objects that it refuses.
+func ofCluster(t *testing.T, in *inputs.Loaded) *looked {
+	t.Helper()
+	cluster, _ := clusterOf(in)
 	var objects []runtime.Object
 	for _, s := range cluster.Services {
 		objects = append(objects, s)
@@ -97,7 +99,6 @@ func inLab(t *testing.T, path string) *looked {
 	}
 	l := newLooked(t, objects, factsOf(in, cluster))
 	l.lab = diagnose(in, cluster, l.store, l.facts)
-	l.handed = l.throughJSON(t, in)
 	return l
 }
 
@@ -284,18 +285,7 @@ func TestNothingIsFoundInSamples(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		in := set.Load()
-		o := topology.DefaultOptions()
-		cluster, _ := minicluster.Build(in.Objects, clusterOptions(o, []netip.Addr{o.Underlay[0].Addr().Next()}, nil))
-		var objects []runtime.Object
-		for _, s := range cluster.Services {
-			objects = append(objects, s)
-		}
-		for _, s := range cluster.Slices {
-			objects = append(objects, s)
-		}
-		l := newLooked(t, objects, factsOf(in, cluster))
-		found := slices.DeleteFunc(diagnose(in, cluster, l.store, l.facts), func(f diagnosis.Finding) bool { return f.Severity == diagnosis.Remark })
+		found := slices.DeleteFunc(ofCluster(t, set.Load()).lab, func(f diagnosis.Finding) bool { return f.Severity == diagnosis.Remark })
 		if d := cmp.Diff(want, sentences(found)); d != "" {
 			t.Errorf("%s (-want +got):\n%s", path, d)
 		}

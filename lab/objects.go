@@ -18,16 +18,10 @@ import (
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
-// Objects returns the objects of the cluster that a lab makes of manifests, without making a lab: those that the cluster completes or adds, and
+// Objects returns the objects of the cluster that a lab makes of manifests, without making a lab: the objects that the cluster completes or adds, and
 // the others as they were given. Objects that come from a file have the annotation [apifacts.Place]. The errors are what a cluster refuses.
 func Objects(in *inputs.Loaded) ([]runtime.Object, []error) {
-	o := topology.DefaultOptions()
-	var node, other []netip.Addr
-	for _, p := range o.Underlay {
-		node = append(node, p.Addr().Next())
-		other = append(other, p.Addr().Next().Next())
-	}
-	cluster, err := minicluster.Build(in.Objects, clusterOptions(o, node, other))
+	cluster, err := clusterOf(in)
 	errs := slices.Clone(in.Errs)
 	if err != nil {
 		errs = append(errs, located(in, err)...)
@@ -70,6 +64,17 @@ func Objects(in *inputs.Loaded) ([]runtime.Object, []error) {
 		list = append(list, &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: s.APIVersion, Kind: s.Kind}, ObjectMeta: metav1.ObjectMeta{Name: s.Name}})
 	}
 	return list, errs
+}
+
+// clusterOf returns the cluster that a lab makes of manifests, without making a lab.
+func clusterOf(in *inputs.Loaded) (*minicluster.Cluster, error) {
+	o := topology.DefaultOptions()
+	var node, other []netip.Addr
+	for _, p := range o.Underlay {
+		node = append(node, p.Addr().Next())
+		other = append(other, p.Addr().Next().Next())
+	}
+	return minicluster.Build(in.Objects, clusterOptions(o, node, other))
 }
 
 // noted returns an object, with the annotation [apifacts.NotRun] if the cluster does not run it.

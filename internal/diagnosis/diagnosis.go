@@ -32,7 +32,7 @@ func (s Severity) rank() int { return slices.Index([]Severity{Fault, Warning, Re
 // Reason is a word for the kind of a finding. It is stable.
 type Reason string
 
-// The reasons. Those of [store.Problem] are reasons, too.
+// The reasons. The reasons of a [store.Problem] are also reasons of findings.
 const (
 	// NoEndpoints: no EndpointSlice of the Service has an endpoint.
 	NoEndpoints Reason = "NoEndpoints"

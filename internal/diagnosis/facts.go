@@ -78,7 +78,7 @@ func (p *Pod) portsText() string {
 type Workload struct {
 	Object Object
 	Labels map[string]string // of its pods
-	// Idle completes the sentence that it is a workload which has no pods. Remedy and Severity are those of a Service that selects only such workloads.
+	// Idle completes the sentence that names a workload without pods. Remedy and Severity are for a Service that selects only such workloads.
 	Idle, Remedy string
 	Severity     Severity
 }

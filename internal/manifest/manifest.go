@@ -50,7 +50,7 @@ type Content struct {
 	Objects []Object
 	// Skipped are the objects of other kinds.
 	Skipped []Skipped
-	// References are those of the skipped objects that are of no use but to check the names in them: Ingresses, Jobs and CronJobs.
+	// References are skipped objects whose names of other objects can be checked: Ingresses, Jobs and CronJobs.
 	References []Object
 	// Errs are the faults of all others, as of [Decode].
 	Errs []error

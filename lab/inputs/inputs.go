@@ -100,7 +100,7 @@ func (s *Set) Followed() bool {
 type Loaded struct {
 	// Objects are those without a fault, each once.
 	Objects []runtime.Object
-	// References are objects that nothing is made of, with names of others in them.
+	// References are the skipped objects whose names of other objects can be checked. See [manifest.Content].
 	References []runtime.Object
 	// Skipped are the objects of other kinds.
 	Skipped []manifest.Skipped

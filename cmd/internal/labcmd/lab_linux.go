@@ -62,11 +62,11 @@ image is pulled. Services get their addresses and EndpointSlices as in a cluster
 the answers with Kubernetes' rules. Editing the manifests changes the lab.
 Nothing of it outlives the command, and nothing outside it is touched.
 
-Each Service has a line for what is wrong with its manifest, and for what is worth a remark; the
-last line counts them. Ingresses, StatefulSets and probes that name what is not there are found as well.
+Below each Service, a line reports each fault, warning and remark about its manifests. The last line
+counts them. The lab also checks the names in Ingresses, StatefulSets and probes.
 
 With --once it prints the table once. It exits with 0 exactly if every connection was as it
-must be. With --strict it exits with 1 if the manifests have faults or warnings, too.
+must be. With --strict, faults and warnings about the manifests also make it exit with 1.
 
 With --ui it serves a page for browsers. The page has the Services of the node under test, each
 connection of the last round, and a form for explain.

@@ -16,8 +16,8 @@ const (
 	NotRun = "switchyard.net/not-run"
 )
 
-// FromLab reads the objects that the lab made of manifests. The facts are those that no object has: [Add] is to add the others. The errors are about
-// objects that are left out.
+// FromLab reads the objects that the lab made of manifests. The facts have the places of the objects and the custom resources; the caller adds the
+// objects with [Add]. The errors are about objects that are left out.
 func FromLab(data []byte) (*diagnosis.Facts, []runtime.Object, []error) {
 	content := manifest.Read("lab", data)
 	f := New()
