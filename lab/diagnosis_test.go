@@ -188,7 +188,7 @@ func (l *looked) explained(t *testing.T, name state.ServiceName) []string {
 // ways returns the findings about a Service by each way to look at it.
 func (l *looked) ways(t *testing.T, name state.ServiceName) map[string][]string {
 	t.Helper()
-	ways := map[string][]string{"lab": sentences((&view{findings: l.lab}).of(name)), "explain": l.explained(t, name)}
+	ways := map[string][]string{"lab": sentences((&view{findings: l.lab}).byService()[name]), "explain": l.explained(t, name)}
 	if l.handed != nil {
 		ways["explain --lab"] = l.handed.explained(t, name)
 	}
@@ -230,7 +230,7 @@ func TestOneDiagnosis(t *testing.T) {
 					t.Errorf("%s: Service %v: -lab +%s:\n%s", file, name, way, d)
 				}
 			}
-			for _, f := range (&view{findings: l.lab}).of(name) {
+			for _, f := range (&view{findings: l.lab}).byService()[name] {
 				fmt.Fprintf(&table, "  %s %s: %v\n", f.Severity, f.Reason, &f)
 			}
 		}

@@ -75,14 +75,16 @@ func diagnose(in *inputs.Loaded, c *minicluster.Cluster, s *store.Store, f *diag
 	return append(list, others...)
 }
 
-// of returns the findings that are about a Service.
-func (v *view) of(name state.ServiceName) (list []diagnosis.Finding) {
+// byService returns the findings by the Service that they are about.
+func (v *view) byService() map[state.ServiceName][]diagnosis.Finding {
+	of := make(map[state.ServiceName][]diagnosis.Finding)
 	for _, f := range v.findings {
-		if f.Object == (diagnosis.Object{Kind: "Service", Namespace: name.Namespace, Name: name.Name}) {
-			list = append(list, f)
+		if f.Object.Kind == "Service" {
+			name := state.ServiceName{Namespace: f.Object.Namespace, Name: f.Object.Name}
+			of[name] = append(of[name], f)
 		}
 	}
-	return list
+	return of
 }
 
 // elsewhere are the findings that are on no row of the table.
@@ -120,9 +122,8 @@ func (p palette) mark(f *diagnosis.Finding) (paint func(string) string, mark str
 	return p.dim, "· "
 }
 
-// wrong counts the findings of each severity, worst first, as a text: "9 faults and 1 warning". It is empty if there are none. strict is set
-// if there is more than remarks.
-func (v *view) wrong() (text string, strict bool, worst diagnosis.Severity) {
+// wrong counts the findings of each severity, worst first, as a text: "9 faults and 1 warning". Both results are empty if there are none.
+func (v *view) wrong() (text string, worst diagnosis.Severity) {
 	count := make(map[diagnosis.Severity]int)
 	for _, f := range v.findings {
 		count[f.Severity]++
@@ -139,12 +140,12 @@ func (v *view) wrong() (text string, strict bool, worst diagnosis.Severity) {
 	if n := len(texts); n > 1 {
 		texts = []string{strings.Join(texts[:n-1], ", ") + " and " + texts[n-1]}
 	}
-	return strings.Join(texts, ""), count[diagnosis.Fault]+count[diagnosis.Warning] > 0, worst
+	return strings.Join(texts, ""), worst
 }
 
 // wrongLine is the last line of the view, empty if nothing is wrong with the manifests.
 func (v *view) wrongLine(p palette) []string {
-	text, _, worst := v.wrong()
+	text, worst := v.wrong()
 	if text == "" {
 		return nil
 	}

@@ -130,7 +130,7 @@ func (v *view) verdict(errs []error, strict bool) error {
 	if list := v.surprises(); len(list) > 0 {
 		return &SurpriseError{list}
 	}
-	if text, wrong, _ := v.wrong(); strict && wrong {
+	if text, worst := v.wrong(); strict && text != "" && worst != diagnosis.Remark {
 		return &FindingsError{text}
 	}
 	return nil

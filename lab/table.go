@@ -61,9 +61,9 @@ func groups(results []result) []group {
 
 // groups folds the results of a round, with the findings of each Service.
 func (v *view) groups() []group {
-	list := groups(v.results)
+	list, of := groups(v.results), v.byService()
 	for i := range list {
-		list[i].findings = v.of(list[i].service.Name)
+		list[i].findings = of[list[i].service.Name]
 	}
 	return list
 }
