@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	adminv1 "github.com/switchyard-net/switchyard/internal/admin/v1"
+	"github.com/switchyard-net/switchyard/internal/explain"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source/kube"
 )
@@ -68,22 +69,22 @@ func beginning(words []string, start string) []string {
 
 // namer returns the source of names that explain would ask with these flags, nil if there is none.
 func (o *explainOptions) namer(ctx context.Context, cmd *cobra.Command) namer {
-	if o.check() != nil || o.source == stdinName {
+	if o.check() != nil || o.source == stdinName || slices.Contains(o.lab, stdinName) {
 		return nil
 	}
 	if o.asksProcess() {
 		return &processNames{&o.socket}
 	}
-	if o.source != "" {
-		objects, err := manifestObjects(cmd, o.source)
+	c, err := o.config(cmd)
+	if err != nil {
+		return nil
+	}
+	if o.source != "" || len(o.lab) > 0 {
+		objects, err := o.objects(cmd, c, explain.From{}, explain.To{})
 		if err != nil {
 			return nil
 		}
 		return objects
-	}
-	c, err := o.config(cmd)
-	if err != nil {
-		return nil
 	}
 	reader, err := newReader(c, o.master)
 	if err != nil {
