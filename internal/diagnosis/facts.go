@@ -50,8 +50,6 @@ type ContainerPort struct {
 	Port     uint16
 }
 
-func (p *Pod) ref() string { return p.Namespace + "/" + p.Name }
-
 // has reports whether a pod has the target of a port.
 func (p *Pod) has(t *Target, protocol state.Protocol) bool {
 	number, _ := strconv.ParseUint(t.Target, 10, 16)
@@ -175,7 +173,7 @@ func (p *Pod) Ref() string {
 	if p == nil {
 		return ""
 	}
-	return p.ref()
+	return p.Namespace + "/" + p.Name
 }
 
 func (f *Facts) service(name state.ServiceName) (ServiceFacts, bool) {

@@ -211,9 +211,9 @@ func (s *subject) notReady(p *brain.PortReasons) *Finding {
 		switch {
 		case pod.Gate != "":
 			f.Reason, f.Severity, f.Remedy = ReadinessGate, Remark, "check that the cluster runs the controller of the readiness gate"
-			f.Cause = fmt.Sprintf("pod %s waits for the readiness gate %s", pod.ref(), pod.Gate)
+			f.Cause = fmt.Sprintf("pod %s waits for the readiness gate %s", pod.Ref(), pod.Gate)
 		case pod.NotReady != "":
-			f.Cause += fmt.Sprintf("; pod %s: %s", pod.ref(), pod.NotReady)
+			f.Cause += fmt.Sprintf("; pod %s: %s", pod.Ref(), pod.NotReady)
 		}
 		return f
 	}

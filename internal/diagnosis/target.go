@@ -78,7 +78,7 @@ func (s *subject) somePods(p *brain.PortReasons) {
 		if f.Field = t.Field; t.named() {
 			for _, pod := range s.pods() {
 				if !pod.has(t, p.Protocol) {
-					f.Cause = fmt.Sprintf("pod %s has no port %s/%v", pod.ref(), t.Target, p.Protocol)
+					f.Cause = fmt.Sprintf("pod %s has no port %s/%v", pod.Ref(), t.Target, p.Protocol)
 					break
 				}
 			}
@@ -116,7 +116,7 @@ func (s *subject) targets() {
 		if declares == 0 || lacking == nil {
 			continue
 		}
-		f := Finding{Field: t.Field, Severity: Warning, Cause: "pod " + lacking.ref() + " declares " + lacking.portsText()}
+		f := Finding{Field: t.Field, Severity: Warning, Cause: "pod " + lacking.Ref() + " declares " + lacking.portsText()}
 		if has == 0 {
 			f.Reason = UndeclaredPort
 			f.Text = fmt.Sprintf("targetPort %s/%v is not declared by the %s that the Service selects", t.Target, t.Protocol, Count(len(pods), "pod"))
