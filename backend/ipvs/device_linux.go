@@ -119,7 +119,7 @@ func address(a netip.Addr) *netlink.Addr {
 		n.Scope = unix.RT_SCOPE_HOST
 	} else {
 		n.Flags = unix.IFA_F_NODAD
-		n.ValidLft = math.MaxUint32
+		n.ValidLft = min(math.MaxUint32, math.MaxInt) // for ever, or for 68 years where an int has 32 bits
 	}
 	return n
 }

@@ -150,6 +150,8 @@ var arrows = []arrow{
 	{"test/cmd", []string{"model", "test", "client", "config", "node", "internal/source/relay"}},
 	{"cmd", []string{"model", "state", "source/kube", "brain", "store", "backend", "internal", "server", "client", "client/localnet/v1", "client/peeruser", "client/regularfile", "config", "config/v1alpha1", "config/v1alpha2", "kubeconv", "node"}},
 	{"cmd/internal/cli", []string{"internal"}},
+	// Programs that link one dataplane each.
+	{"cmd/internal/dataplane", []string{"apifeed", "backend", "client", "client/peeruser", "cmd/internal/cli"}},
 	// The laboratory, a program of its own.
 	{"cmd/internal/labcmd", []string{"backend", "cmd/internal/cli", "config", "conformance", "examples", "internal", "lab", "lab/inputs", "test"}},
 	{"cmd/switchyard-lab", []string{"cmd/internal/cli", "cmd/internal/labcmd"}},

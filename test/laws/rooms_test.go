@@ -3,6 +3,7 @@ package laws
 import (
 	"bytes"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -50,6 +51,50 @@ func TestNodeLinksWhatItNeeds(t *testing.T) {
 			if in(dep, law.trees...) || ours && in(to, append([]string{"examples"}, testRooms...)...) {
 				t.Errorf("%s depends on %s.\nLaw: %s", rel, dep, law.why)
 			}
+		}
+	}
+}
+
+// TestProgramsLinkOneDataplane looks at the programs of single dataplanes on the systems that they are for.
+func TestProgramsLinkOneDataplane(t *testing.T) {
+	const why = `
+Law: a program of one dataplane links that dataplane, the one below it, and the client of the node-local API. A distributor who ships one dataplane
+ships, and follows the vulnerabilities of, no other one.`
+	base := []string{"backend/nftables"}
+	for name, own := range map[string][]string{
+		"nftables": base, "ebpf": append([]string{"backend/ebpf"}, base...), "iptables": {"backend/iptables"},
+		"ipvs": append([]string{"backend/ipvs"}, base...), "userspace": append([]string{"backend/userspace"}, base...), "winkernel": {"internal/winkernel"},
+	} {
+		system := "linux"
+		if name == "winkernel" {
+			system = "windows"
+		}
+		cmd := exec.Command("go", "list", "-deps", "./cmd/switchyard-"+name)
+		cmd.Dir = filepath.Join("..", "..")
+		cmd.Env = append(os.Environ(), "GOOS="+system, "GOARCH=amd64", "CGO_ENABLED=0")
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var linked []string
+		for dep := range strings.Lines(string(out)) {
+			dep = strings.TrimSpace(dep)
+			if to := dataplaneOf(dep); to != "" && !slices.Contains(linked, to) {
+				linked = append(linked, to)
+			}
+			to, ours := strings.CutPrefix(dep, module+"/")
+			if ours && in(to, "brain", "config", "examples", "kubeconv", "lab", "node", "server", "source", "store", "test") ||
+				in(dep, "k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go") {
+				t.Errorf("switchyard-%s links %s.%s", name, dep, why)
+			}
+			if ours && in(to, "internal/ebpf") && name != "ebpf" {
+				t.Errorf("switchyard-%s links %s.%s", name, dep, why)
+			}
+		}
+		slices.Sort(linked)
+		slices.Sort(own)
+		if !slices.Equal(linked, own) {
+			t.Errorf("switchyard-%s links the dataplanes %q, want %q.%s", name, linked, own, why)
 		}
 	}
 }

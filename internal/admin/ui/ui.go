@@ -11,7 +11,9 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
@@ -260,11 +262,11 @@ func (p *page) status(*http.Request) (any, error) { return p.current(), nil }
 
 // changes returns the log after the number that the query has.
 func (p *page) changes(r *http.Request) (any, error) {
-	after, err := number(r, "after", 0, 1<<62)
+	after, err := number[uint64](r, "after", 0, math.MaxInt64)
 	if err != nil {
 		return nil, err
 	}
-	return map[string]any{"items": nonNil(p.source.Changes().After(uint64(after)))}, nil
+	return map[string]any{"items": nonNil(p.source.Changes().After(after))}, nil
 }
 
 // explain answers a question.
@@ -283,16 +285,16 @@ func (p *page) explain(r *http.Request) (any, error) {
 }
 
 // number returns a number of the query.
-func number(r *http.Request, name string, missing, most int) (int, error) {
+func number[T int | uint64](r *http.Request, name string, missing, most T) (T, error) {
 	text := r.FormValue(name)
 	if text == "" {
 		return missing, nil
 	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 0 || n > most {
-		return 0, &apiError{http.StatusBadRequest, name + " must be a number from 0 to " + strconv.Itoa(most) + ", got " + strconv.Quote(text)}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || n > uint64(most) {
+		return 0, &apiError{http.StatusBadRequest, fmt.Sprintf("%s must be a number from 0 to %d, got %q", name, most, text)}
 	}
-	return n, nil
+	return T(n), nil
 }
 
 // nonNil makes a list without elements [] in JSON.

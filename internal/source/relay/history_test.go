@@ -127,9 +127,9 @@ func (w *stack) happen(r *rand.Rand) {
 	case 7:
 		w.heal()
 	case 8, 9:
-		time.Sleep(time.Duration(r.IntN(int(answerTimeout))))
+		time.Sleep(time.Duration(r.Int64N(int64(answerTimeout))))
 	case 10, 11, 12:
-		time.Sleep(time.Duration(r.IntN(int(time.Second))))
+		time.Sleep(time.Duration(r.Int64N(int64(time.Second))))
 	default:
 		w.step()
 	}
