@@ -30,9 +30,12 @@ var wantedOfIPTables = []string{
 	"usr/share/doc/*/copyright",
 }
 
+// IPTablesPackages returns the packages that [IPTables] takes, for all architectures.
+func IPTablesPackages() ([]Package, error) { return ParseList(iptables) }
+
 // IPTables returns a layer with both variants of iptables for an architecture. Packages are kept in the directory cache.
 func IPTables(ctx context.Context, arch, cache string, created time.Time) ([]byte, error) {
-	list, err := ParseList(iptables)
+	list, err := IPTablesPackages()
 	if err != nil {
 		return nil, err
 	}

@@ -9,8 +9,22 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// architectures are Go's and OCI's names of processors by ELF's.
-var architectures = map[elf.Machine]string{elf.EM_X86_64: "amd64", elf.EM_AARCH64: "arm64"}
+// architectures are the platforms of images by the header of an ELF file.
+var architectures = map[header]v1.Platform{
+	{elf.EM_X86_64, elf.ELFCLASS64, elf.ELFDATA2LSB}:  {OS: "linux", Architecture: "amd64"},
+	{elf.EM_AARCH64, elf.ELFCLASS64, elf.ELFDATA2LSB}: {OS: "linux", Architecture: "arm64"},
+	{elf.EM_PPC64, elf.ELFCLASS64, elf.ELFDATA2LSB}:   {OS: "linux", Architecture: "ppc64le"},
+	{elf.EM_S390, elf.ELFCLASS64, elf.ELFDATA2MSB}:    {OS: "linux", Architecture: "s390x"},
+	{elf.EM_RISCV, elf.ELFCLASS64, elf.ELFDATA2LSB}:   {OS: "linux", Architecture: "riscv64"},
+	// Releases are built with GOARM=7.
+	{elf.EM_ARM, elf.ELFCLASS32, elf.ELFDATA2LSB}: {OS: "linux", Architecture: "arm", Variant: "v7"},
+}
+
+type header struct {
+	machine elf.Machine
+	class   elf.Class
+	data    elf.Data
+}
 
 // platformOf reads off an executable what it runs on, and makes sure that it needs no other file.
 func platformOf(exe []byte) (*v1.Platform, error) {
@@ -19,14 +33,14 @@ func platformOf(exe []byte) (*v1.Platform, error) {
 		return nil, fmt.Errorf("is no ELF executable: %w; build it with GOOS=linux", err)
 	}
 	defer f.Close()
-	arch, ok := architectures[f.Machine]
-	if !ok || f.Class != elf.ELFCLASS64 || f.Data != elf.ELFDATA2LSB {
-		return nil, fmt.Errorf("is for %v %v %v; images are made for GOARCH=amd64 and arm64", f.Machine, f.Class, f.Data)
+	platform, ok := architectures[header{f.Machine, f.Class, f.Data}]
+	if !ok {
+		return nil, fmt.Errorf("is for %v %v %v; images are made for GOARCH=amd64, arm64, ppc64le, s390x, arm and riscv64", f.Machine, f.Class, f.Data)
 	}
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
 			return nil, errors.New("is dynamically linked, and the image has no libraries; build it with CGO_ENABLED=0")
 		}
 	}
-	return &v1.Platform{Architecture: arch, OS: "linux"}, nil
+	return &platform, nil
 }

@@ -17,6 +17,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -39,7 +40,7 @@ const (
 	KubeProxy = "/usr/local/bin/kube-proxy"
 )
 
-// Build has the programs for one platform, as ELF executables.
+// Build has the programs for one platform, as ELF executables. Lab is nil for an image with another [Options].Program.
 type Build struct{ Switchyard, Lab []byte }
 
 // Options say what an image is called.
@@ -49,6 +50,11 @@ type Options struct {
 	Name string
 	// Labels are put on the image in addition to its version.
 	Labels map[string]string
+	// Program is the path of the program, and the entrypoint. Default: [Binary]. An image with another program has neither [Lab] nor the link
+	// [KubeProxy].
+	Program string
+	// Files are further files by path, such as licenses. Their directories are made.
+	Files map[string][]byte
 	// Created is the time of the image and of all files in it. Default: the beginning of 1970.
 	Created time.Time
 	// Programs are what the program runs, as a layer below it for each architecture: a tar file with directories in it. Without them, the image has
@@ -71,6 +77,7 @@ func Write(w io.Writer, o Options, builds ...Build) (digest string, err error) {
 	if o.Created.IsZero() {
 		o.Created = time.Unix(0, 0)
 	}
+	o.Program = cmp.Or(o.Program, Binary)
 	o.Created = o.Created.UTC().Truncate(time.Second)
 	images, err := imagesOf(o, tag[1], builds)
 	if err != nil {
@@ -129,14 +136,16 @@ func imagesOf(o Options, version string, builds []Build) ([]forPlatform, error) 
 	for n, b := range builds {
 		p, err := platformOf(b.Switchyard)
 		if err != nil {
-			return nil, fmt.Errorf("build %d: switchyard %w", n+1, err)
+			return nil, fmt.Errorf("build %d: %s %w", n+1, path.Base(o.Program), err)
 		}
-		lab, err := platformOf(b.Lab)
-		if err != nil {
-			return nil, fmt.Errorf("build %d: switchyard-lab %w", n+1, err)
-		}
-		if !lab.Equals(*p) {
-			return nil, fmt.Errorf("build %d: switchyard is for %s, and switchyard-lab for %s; give executables of one platform", n+1, p, lab)
+		if o.Program == Binary {
+			lab, err := platformOf(b.Lab)
+			if err != nil {
+				return nil, fmt.Errorf("build %d: switchyard-lab %w", n+1, err)
+			}
+			if !lab.Equals(*p) {
+				return nil, fmt.Errorf("build %d: switchyard is for %s, and switchyard-lab for %s; give executables of one platform", n+1, p, lab)
+			}
 		}
 		image, err := imageOf(b, p, o, version)
 		if err != nil {
@@ -152,7 +161,7 @@ func imagesOf(o Options, version string, builds []Build) ([]forPlatform, error) 
 }
 
 func imageOf(b Build, p *v1.Platform, o Options, version string) (v1.Image, error) {
-	files, err := layer(b, o.Created)
+	files, err := layer(b, o)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +173,7 @@ func imageOf(b Build, p *v1.Platform, o Options, version string) (v1.Image, erro
 		layers = append(layers, mutate.Addendum{Layer: l, History: v1.History{Created: created, CreatedBy: by}})
 		return err
 	}
-	path := "/usr/local/bin:/"
+	search := "/usr/local/bin:/"
 	if o.Programs != nil {
 		programs, ok := o.Programs[p.Architecture]
 		if !ok {
@@ -173,17 +182,17 @@ func imageOf(b Build, p *v1.Platform, o Options, version string) (v1.Image, erro
 		if err := add(programs, o.ProgramsAre); err != nil {
 			return nil, err
 		}
-		path = "/usr/local/bin:/usr/sbin:/"
+		search = "/usr/local/bin:/usr/sbin:/"
 	}
-	if err := add(files, "two static binaries"); err != nil {
+	if err := add(files, "static binaries"); err != nil {
 		return nil, err
 	}
 	labels := map[string]string{"org.opencontainers.image.version": version}
 	maps.Copy(labels, o.Labels)
 	image, err := mutate.ConfigFile(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON), &v1.ConfigFile{
-		Architecture: p.Architecture, OS: p.OS, Created: created,
+		Architecture: p.Architecture, Variant: p.Variant, OS: p.OS, Created: created,
 		Config: v1.Config{
-			User: "0:0", Env: []string{"PATH=" + path}, Entrypoint: []string{Binary}, WorkingDir: "/", Labels: labels,
+			User: "0:0", Env: []string{"PATH=" + search}, Entrypoint: []string{o.Program}, WorkingDir: "/", Labels: labels,
 		},
 		RootFS: v1.RootFS{Type: "layers"},
 	})
@@ -238,22 +247,33 @@ func archive(w io.Writer, dir string, created time.Time) error {
 }
 
 // layer is the file system of the image as a tar file.
-func layer(build Build, created time.Time) ([]byte, error) {
+func layer(build Build, o Options) ([]byte, error) {
 	var b bytes.Buffer
 	t := tar.NewWriter(&b)
-	errs := []error{
-		addFile(t, strings.TrimPrefix(Binary, "/"), 0o755, build.Switchyard, created), addFile(t, strings.TrimPrefix(Lab, "/"), 0o755, build.Lab, created),
-	}
-	link := strings.TrimPrefix(KubeProxy, "/")
-	for i, c := range link {
-		if c == '/' {
-			errs = append(errs, addDirectory(t, link[:i+1], created))
+	made := make(map[string]bool)
+	directories := func(name string) (errs []error) {
+		for i, c := range name {
+			if dir := name[:i]; c == '/' && !made[dir] {
+				made[dir] = true
+				errs = append(errs, addDirectory(t, dir+"/", o.Created))
+			}
 		}
+		return errs
 	}
-	errs = append(errs, t.WriteHeader(&tar.Header{
-		Typeflag: tar.TypeSymlink, Name: link, Linkname: Binary, Mode: 0o777, ModTime: created, Format: tar.FormatUSTAR,
-	}), t.Close())
-	err := errors.Join(errs...)
+	errs := []error{addFile(t, strings.TrimPrefix(o.Program, "/"), 0o755, build.Switchyard, o.Created)}
+	if o.Program == Binary {
+		errs = append(errs, addFile(t, strings.TrimPrefix(Lab, "/"), 0o755, build.Lab, o.Created))
+		link := strings.TrimPrefix(KubeProxy, "/")
+		errs = append(errs, directories(link)...)
+		errs = append(errs, t.WriteHeader(&tar.Header{
+			Typeflag: tar.TypeSymlink, Name: link, Linkname: Binary, Mode: 0o777, ModTime: o.Created, Format: tar.FormatUSTAR,
+		}))
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.Files)) {
+		relative := strings.TrimPrefix(name, "/")
+		errs = append(append(errs, directories(relative)...), addFile(t, relative, 0o644, o.Files[name], o.Created))
+	}
+	err := errors.Join(append(errs, t.Close())...)
 	return b.Bytes(), err
 }
 

@@ -45,7 +45,7 @@ var smallOnce = sync.OnceValues(func() (map[string]Build, error) {
 		return nil, err
 	}
 	exes := make(map[string]Build)
-	for _, arch := range []string{"amd64", "arm64", "riscv64"} {
+	for _, arch := range []string{"amd64", "arm64", "loong64"} {
 		cmd := exec.Command("go", "build", "-o", arch, "main.go")
 		cmd.Dir = dir
 		cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=0")
@@ -274,7 +274,7 @@ func TestRefuses(t *testing.T) {
 		"no executable":        {options.Name, nil, "there is no executable"},
 		"two for one platform": {options.Name, []Build{amd64, arm64, amd64}, "two builds for the same platform"},
 		"no ELF":               {options.Name, []Build{{[]byte("#!/bin/sh\n"), amd64.Lab}}, "build 1: switchyard is no ELF executable"},
-		"other processor":      {options.Name, []Build{amd64, exes["riscv64"]}, "build 2: switchyard is for EM_RISCV"},
+		"other processor":      {options.Name, []Build{amd64, exes["loong64"]}, "build 2: switchyard is for EM_LOONGARCH"},
 		"dynamic":              {options.Name, []Build{{amd64.Switchyard, dynamic}}, "build 1: switchyard-lab is dynamically linked, and the image has no libraries; build it with CGO_ENABLED=0"},
 		"mixed":                {options.Name, []Build{{amd64.Switchyard, arm64.Lab}}, "switchyard is for linux/amd64, and switchyard-lab for linux/arm64"},
 		"no tag":               {"localhost/switchyard", []Build{amd64}, "such as localhost/switchyard:v1.2.3"},

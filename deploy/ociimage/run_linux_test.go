@@ -26,7 +26,7 @@ func TestRuns(t *testing.T) {
 		t.Errorf("switchyard has %d bytes, over %d. 'go build -ldflags=-dumpdep' shows what it links, and why; a function marked ReflectMethod there keeps "+
 			"the methods of all types", n, mostBytes)
 	}
-	plain, err := layer(programs, time.Unix(0, 0))
+	plain, err := layer(programs, Options{Program: Binary, Created: time.Unix(0, 0)})
 	if err != nil {
 		t.Fatal(err)
 	}
