@@ -65,6 +65,18 @@ image: ## Build bin/switchyard-image.tar, an OCI image for amd64 and arm64 (IMAG
 	@cd deploy && SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./cmd/image \
 		-o ../bin/switchyard-image.tar -name $(IMAGE):$(VERSION)$(if $(FLAVOUR),-$(FLAVOUR) -iptables -cache ../.cache/debian) ../bin/amd64 ../bin/arm64
 
+# The directory of a release, and the keys of its signatures: KEY is the private one, PUBLIC_KEY the public one.
+RELEASE = bin/release/$(VERSION)
+KEY ?=
+PUBLIC_KEY ?=
+.PHONY: release verify-release
+release: ## Make all artefacts of a release in bin/release, offline and reproducibly (VERSION=v0.1.0, KEY=private key in PEM)
+	@mkdir -p bin/release
+	@cd release && $(GO) run ./cmd/release -version $(VERSION) -image $(IMAGE) -o ../$(RELEASE) -cache ../.cache/debian $(if $(KEY),-key $(abspath $(KEY)))
+
+verify-release: ## Check a release as its users would: signatures, SBOMs, images, packages, provenance (VERSION=v0.1.0, PUBLIC_KEY=key in PEM)
+	@cd release && $(GO) run ./cmd/verify-release -version $(VERSION) -dir ../$(RELEASE) -key $(abspath $(PUBLIC_KEY))
+
 # -count=1: a result that is kept does not notice that a manifest has changed, for they are outside of the module.
 manifests: ## Check the image, the chart and the manifests in deploy/ with the code of the programs that read them (compiles it once)
 	@cd deploy && $(GO) vet ./... && $(GO) test -count=1 ./...
