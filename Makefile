@@ -72,10 +72,10 @@ PUBLIC_KEY ?=
 .PHONY: release verify-release
 release: ## Make all artefacts of a release in bin/release, offline and reproducibly (VERSION=v0.1.0, KEY=private key in PEM)
 	@mkdir -p bin/release
-	@cd release && $(GO) run ./cmd/release -version $(VERSION) -image $(IMAGE) -o ../$(RELEASE) -cache ../.cache/debian $(if $(KEY),-key $(abspath $(KEY)))
+	@cd release && $(GO) run . -version $(VERSION) -dir ../$(RELEASE) -image $(IMAGE) -cache ../.cache/debian $(if $(KEY),-key $(abspath $(KEY)))
 
 verify-release: ## Check a release as its users would: signatures, SBOMs, images, packages, provenance (VERSION=v0.1.0, PUBLIC_KEY=key in PEM)
-	@cd release && $(GO) run ./cmd/verify-release -version $(VERSION) -dir ../$(RELEASE) -key $(abspath $(PUBLIC_KEY))
+	@cd release && $(GO) run . -verify -version $(VERSION) -dir ../$(RELEASE) -key $(abspath $(PUBLIC_KEY))
 
 # -count=1: a result that is kept does not notice that a manifest has changed, for they are outside of the module.
 manifests: ## Check the image, the chart and the manifests in deploy/ with the code of the programs that read them (compiles it once)

@@ -40,8 +40,13 @@ const (
 	KubeProxy = "/usr/local/bin/kube-proxy"
 )
 
-// Build has the programs for one platform, as ELF executables. Lab is nil for an image with another [Options].Program.
-type Build struct{ Switchyard, Lab []byte }
+// Build has the files for one platform.
+type Build struct {
+	// Switchyard and Lab are ELF executables. Lab is nil for an image with another [Options].Program.
+	Switchyard, Lab []byte
+	// Files are further files by path, such as licenses. Their directories are made.
+	Files map[string][]byte
+}
 
 // Options say what an image is called.
 type Options struct {
@@ -53,8 +58,6 @@ type Options struct {
 	// Program is the path of the program, and the entrypoint. Default: [Binary]. An image with another program has neither [Lab] nor the link
 	// [KubeProxy].
 	Program string
-	// Files are further files by path, such as licenses. Their directories are made.
-	Files map[string][]byte
 	// Created is the time of the image and of all files in it. Default: the beginning of 1970.
 	Created time.Time
 	// Programs are what the program runs, as a layer below it for each architecture: a tar file with directories in it. Without them, the image has
@@ -269,9 +272,9 @@ func layer(build Build, o Options) ([]byte, error) {
 			Typeflag: tar.TypeSymlink, Name: link, Linkname: Binary, Mode: 0o777, ModTime: o.Created, Format: tar.FormatUSTAR,
 		}))
 	}
-	for _, name := range slices.Sorted(maps.Keys(o.Files)) {
+	for _, name := range slices.Sorted(maps.Keys(build.Files)) {
 		relative := strings.TrimPrefix(name, "/")
-		errs = append(append(errs, directories(relative)...), addFile(t, relative, 0o644, o.Files[name], o.Created))
+		errs = append(append(errs, directories(relative)...), addFile(t, relative, 0o644, build.Files[name], o.Created))
 	}
 	err := errors.Join(append(errs, t.Close())...)
 	return b.Bytes(), err

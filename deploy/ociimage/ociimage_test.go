@@ -56,7 +56,7 @@ var smallOnce = sync.OnceValues(func() (map[string]Build, error) {
 		if err != nil {
 			return nil, err
 		}
-		exes[arch] = Build{exe, append(slices.Clone(exe), "another program"...)} // behind its end, where nothing reads it
+		exes[arch] = Build{Switchyard: exe, Lab: append(slices.Clone(exe), "another program"...)} // behind its end, where nothing reads it
 	}
 	return exes, nil
 })
@@ -273,10 +273,10 @@ func TestRefuses(t *testing.T) {
 	}{
 		"no executable":        {options.Name, nil, "there is no executable"},
 		"two for one platform": {options.Name, []Build{amd64, arm64, amd64}, "two builds for the same platform"},
-		"no ELF":               {options.Name, []Build{{[]byte("#!/bin/sh\n"), amd64.Lab}}, "build 1: switchyard is no ELF executable"},
+		"no ELF":               {options.Name, []Build{{Switchyard: []byte("#!/bin/sh\n"), Lab: amd64.Lab}}, "build 1: switchyard is no ELF executable"},
 		"other processor":      {options.Name, []Build{amd64, exes["loong64"]}, "build 2: switchyard is for EM_LOONGARCH"},
-		"dynamic":              {options.Name, []Build{{amd64.Switchyard, dynamic}}, "build 1: switchyard-lab is dynamically linked, and the image has no libraries; build it with CGO_ENABLED=0"},
-		"mixed":                {options.Name, []Build{{amd64.Switchyard, arm64.Lab}}, "switchyard is for linux/amd64, and switchyard-lab for linux/arm64"},
+		"dynamic":              {options.Name, []Build{{Switchyard: amd64.Switchyard, Lab: dynamic}}, "build 1: switchyard-lab is dynamically linked, and the image has no libraries; build it with CGO_ENABLED=0"},
+		"mixed":                {options.Name, []Build{{Switchyard: amd64.Switchyard, Lab: arm64.Lab}}, "switchyard is for linux/amd64, and switchyard-lab for linux/arm64"},
 		"no tag":               {"localhost/switchyard", []Build{amd64}, "such as localhost/switchyard:v1.2.3"},
 		"no registry":          {"switchyard:v1", []Build{amd64}, "must have a registry"},
 		"bad tag":              {"localhost/switchyard:v1+x", []Build{amd64}, "must have a registry"},

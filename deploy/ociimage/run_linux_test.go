@@ -21,7 +21,7 @@ func TestRuns(t *testing.T) {
 	compile := func(path string) []byte {
 		return build(t, filepath.Join("..", ".."), runtime.GOARCH, "-tags=grpcnotrace", "-ldflags=-s -w -X main.version=v1.2.3-test", path)
 	}
-	programs := Build{compile("./cmd/switchyard"), compile("./cmd/switchyard-lab")}
+	programs := Build{Switchyard: compile("./cmd/switchyard"), Lab: compile("./cmd/switchyard-lab")}
 	if n := len(programs.Switchyard); n > mostBytes {
 		t.Errorf("switchyard has %d bytes, over %d. 'go build -ldflags=-dumpdep' shows what it links, and why; a function marked ReflectMethod there keeps "+
 			"the methods of all types", n, mostBytes)

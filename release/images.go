@@ -67,31 +67,30 @@ func (r *release) oneImage(set, suffix string, layers map[string][]byte) error {
 	if layers != nil {
 		o.ProgramsAre = "iptables 1.8.9, legacy and nft, of Debian 12"
 	}
+	license, err := os.ReadFile(filepath.Join(r.source, "LICENSE"))
+	if err != nil {
+		return err
+	}
 	var builds []ociimage.Build
 	var programs []string
 	for _, p := range platforms {
 		if p.os != "linux" || layers != nil && layers[p.arch] == nil {
 			continue
 		}
-		// The same for all platforms of an image: programs of one system link the same modules, but for what few platforms need.
-		o.Files = map[string][]byte{"/usr/share/doc/switchyard/THIRD_PARTY_NOTICES": r.notices[noticesOf(p, set)]}
-		license, err := os.ReadFile(filepath.Join(r.source, "LICENSE"))
-		if err != nil {
-			return err
-		}
-		o.Files["/usr/share/doc/switchyard/copyright"] = license
-		var b ociimage.Build
-		for i, name := range sets(p.os)[set] {
+		b := ociimage.Build{Files: map[string][]byte{
+			"/usr/share/doc/switchyard/copyright": license, "/usr/share/doc/switchyard/THIRD_PARTY_NOTICES": r.notices[noticesOf(p, set)],
+		}}
+		for _, name := range sets(p.os)[set] {
 			path := r.program(p, name)
 			content, err := os.ReadFile(path)
 			if err != nil {
 				return err
 			}
 			programs = append(programs, path)
-			if i == 0 {
-				b.Switchyard = content
-			} else {
+			if name == "switchyard-lab" {
 				b.Lab = content
+			} else {
+				b.Switchyard = content
 			}
 		}
 		builds = append(builds, b)

@@ -1,4 +1,3 @@
-// Command verify-release checks a release as somebody who has downloaded it: with the public key and the files alone.
 package main
 
 import (
@@ -10,8 +9,8 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
-	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,24 +34,6 @@ type verifier struct {
 	key          *ecdsa.PublicKey
 	sums         map[string]string // by name
 	errs         []error
-}
-
-func main() {
-	v := verifier{sums: make(map[string]string)}
-	var key string
-	flag.StringVar(&v.dir, "dir", "", "directory of the release")
-	flag.StringVar(&v.version, "version", "", "version, such as v0.1.0")
-	flag.StringVar(&key, "key", "", "public key in PEM")
-	flag.Parse()
-	err := v.readKey(key)
-	if err == nil {
-		v.verify()
-		err = errors.Join(v.errs...)
-	}
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "verify-release: %v\n", err)
-		os.Exit(1)
-	}
 }
 
 func (v *verifier) readKey(path string) error {
@@ -82,42 +63,30 @@ func (v *verifier) signed(message []byte, signature string) bool {
 	return err == nil && ecdsa.VerifyASN1(v.key, digest[:], raw)
 }
 
-// step runs a check of a file and prints its outcome.
+// step runs a check of a file. It prints what is right with it, and keeps the error.
 func (v *verifier) step(name string, check func() (string, error)) {
 	detail, err := check()
 	if err != nil {
 		v.errs = append(v.errs, fmt.Errorf("%s: %w", name, err))
-		fmt.Printf("FAIL  %s: %v\n", name, err)
 		return
 	}
-	fmt.Printf("ok    %s: %s\n", name, detail)
+	fmt.Printf("ok  %s: %s\n", name, detail)
 }
 
-func (v *verifier) verify() {
+// verify checks everything, and prints a line for each file.
+func (v *verifier) verify() error {
 	v.step(sumsFile, v.checkSums)
 	v.step(provenanceFile, v.checkProvenance)
-	var names []string
-	for name := range v.sums {
-		names = append(names, name)
-	}
-	slices.Sort(names)
 	counts := make(map[string]int)
-	for _, name := range names {
-		var check func(string) (string, error)
-		switch kind := kindOf(name); kind {
-		case "archive":
-			check = v.checkArchive
-		case "deb", "rpm":
-			check = v.checkPackage
-		case "image":
-			check = v.checkImage
-		case "chart":
-			check = v.checkChart
-		default:
-			continue
+	for _, name := range slices.Sorted(maps.Keys(v.sums)) {
+		kind := kindOf(name)
+		counts[kind]++
+		check, ok := map[string]func(string) (string, error){
+			"archive": v.checkArchive, "deb": v.checkPackage, "rpm": v.checkPackage, "image": v.checkImage, "chart": v.checkChart,
+		}[kind]
+		if ok {
+			v.step(name, func() (string, error) { return check(name) })
 		}
-		counts[kindOf(name)]++
-		v.step(name, func() (string, error) { return check(name) })
 	}
 	v.step("set", func() (string, error) {
 		for kind, want := range map[string]int{"archive": 40, "deb": 6, "rpm": 6, "image": 7, "chart": 2} {
@@ -127,6 +96,7 @@ func (v *verifier) verify() {
 		}
 		return fmt.Sprintf("%d files", len(v.sums)), nil
 	})
+	return errors.Join(v.errs...)
 }
 
 func kindOf(name string) string {

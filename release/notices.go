@@ -65,7 +65,7 @@ func (r *release) collect(ctx context.Context) error {
 }
 
 func (r *release) list(ctx context.Context, p platform) (map[string]*linked, error) {
-	out, err := r.goCommand(ctx, p, "list", "-deps", "-tags", "grpcnotrace", "-json=ImportPath,Dir,Name,Standard,Deps,Module", "./cmd/...").Output()
+	out, err := r.goCommand(ctx, p, "list", "-deps", "-tags", tags, "-json=ImportPath,Dir,Name,Standard,Deps,Module", "./cmd/...").Output()
 	if err != nil {
 		return nil, err
 	}

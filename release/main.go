@@ -1,4 +1,5 @@
-// Command release makes all artefacts of a release, without a network and byte for byte the same for the same commit and the same Go.
+// Command release makes all artefacts of a release, without a network and byte for byte the same for the same commit and the same Go. With -verify, it
+// checks a release as somebody who has downloaded it: with the public key and the files alone.
 package main
 
 import (
@@ -10,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-
 	"strconv"
 	"strings"
 	"time"
@@ -47,15 +47,27 @@ var versions = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.]+)?$`)
 
 func main() {
 	var r release
+	v := verifier{sums: make(map[string]string)}
 	var key string
-	flag.StringVar(&r.version, "version", "", "version, such as v0.1.0")
-	flag.StringVar(&r.source, "source", "..", "directory of the repository")
-	flag.StringVar(&r.out, "o", "", "directory to make, which must not exist")
-	flag.StringVar(&r.image, "image", "localhost/switchyard", "name of the image without a tag; the images of dataplanes have -NAME added")
-	flag.StringVar(&key, "key", "", "private ECDSA key (P-256, PKCS #8 in PEM) to sign with; without it, nothing is signed")
-	flag.StringVar(&r.cache, "cache", "", "directory that packages of Debian are kept in")
-	flag.Parse()
-	if err := r.make(context.Background(), key); err != nil {
+	f := flag.NewFlagSet("release", flag.ExitOnError)
+	verify := f.Bool("verify", false, "check a release instead of making one")
+	f.StringVar(&r.version, "version", "", "version, such as v0.1.0")
+	f.StringVar(&r.out, "dir", "", "directory of the release, which must not exist before it is made")
+	f.StringVar(&key, "key", "", "to sign with: private ECDSA key (P-256, PKCS #8 in PEM), none for no signatures. With -verify: public key in PEM")
+	f.StringVar(&r.source, "source", "..", "directory of the repository")
+	f.StringVar(&r.image, "image", "localhost/switchyard", "name of the image without a tag; the images of dataplanes have -NAME added")
+	f.StringVar(&r.cache, "cache", "", "directory that packages of Debian are kept in")
+	_ = f.Parse(os.Args[1:]) // which ends the process at an error
+	var err error
+	if *verify {
+		v.dir, v.version = r.out, r.version
+		if err = v.readKey(key); err == nil {
+			err = v.verify()
+		}
+	} else {
+		err = r.make(context.Background(), key)
+	}
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "release: %v\n", err)
 		os.Exit(1)
 	}
@@ -66,7 +78,7 @@ func (r *release) make(ctx context.Context, key string) (err error) {
 		return fmt.Errorf("version %q: must be a version such as v0.1.0", r.version)
 	}
 	if r.out == "" || r.cache == "" {
-		return errors.New("give the directories to write (-o) and of packages (-cache)")
+		return errors.New("give the directory to write (-dir) and the one of packages (-cache)")
 	}
 	for _, dir := range []*string{&r.source, &r.out, &r.cache} {
 		if *dir, err = filepath.Abs(*dir); err != nil {

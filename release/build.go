@@ -51,10 +51,13 @@ func (r *release) program(p platform, name string) string {
 	return filepath.Join(r.work, p.os+"-"+p.arch, name)
 }
 
+// tags are those of the Makefile.
+const tags = "grpcnotrace"
+
 func (r *release) build(ctx context.Context) error {
 	for _, p := range platforms {
 		args := []string{
-			"build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace", "-ldflags", "-s -w -buildid= -X main.version=" + r.version,
+			"build", "-trimpath", "-buildvcs=false", "-tags", tags, "-ldflags", "-s -w -buildid= -X main.version=" + r.version,
 			"-o", filepath.Join(r.work, p.os+"-"+p.arch) + "/",
 		}
 		for _, set := range sets(p.os) {
@@ -62,7 +65,6 @@ func (r *release) build(ctx context.Context) error {
 				args = append(args, "./cmd/"+name)
 			}
 		}
-		slices.Sort(args[9:])
 		if out, err := r.goCommand(ctx, p, args...).Output(); err != nil {
 			return fmt.Errorf("%s/%s: %w\n%s", p.os, p.arch, err, out)
 		}
