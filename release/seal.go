@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/sha256"
 	"crypto/x509"
@@ -131,6 +132,6 @@ func signer(path string) (func([]byte) ([]byte, error), error) {
 	}
 	return func(message []byte) ([]byte, error) {
 		digest := sha256.Sum256(message)
-		return ecdsa.SignASN1(nil, key, digest[:])
+		return key.Sign(nil, digest[:], crypto.SHA256)
 	}, nil
 }

@@ -76,6 +76,9 @@ func (v *verifier) step(name string, check func() (string, error)) {
 // verify checks everything, and prints a line for each file.
 func (v *verifier) verify() error {
 	v.step(sumsFile, v.checkSums)
+	if len(v.errs) > 0 {
+		return errors.Join(v.errs...) // the rest would read, and run, files of somebody else
+	}
 	v.step(provenanceFile, v.checkProvenance)
 	counts := make(map[string]int)
 	for _, name := range slices.Sorted(maps.Keys(v.sums)) {
@@ -203,10 +206,23 @@ func (v *verifier) checkProvenance() (string, error) {
 			return "", fmt.Errorf("subject %s has the digest %q, want %s", name, subjects[name], sum)
 		}
 	}
-	definition := s.Predicate.AsMap()["buildDefinition"].(map[string]any)
-	if got := definition["externalParameters"].(map[string]any)["version"]; got != v.version {
-		return "", fmt.Errorf("it is about version %v, want %s", got, v.version)
+	var made struct {
+		Predicate struct {
+			BuildDefinition struct {
+				ExternalParameters   struct{ Version string }
+				ResolvedDependencies []struct{ Digest map[string]string }
+			}
+		}
 	}
-	source := definition["resolvedDependencies"].([]any)[0].(map[string]any)
-	return fmt.Sprintf("signed, %d subjects, commit %v", len(subjects), source["digest"].(map[string]any)["gitCommit"]), nil
+	if err := json.Unmarshal(payload, &made); err != nil {
+		return "", err
+	}
+	definition := made.Predicate.BuildDefinition
+	if got := definition.ExternalParameters.Version; got != v.version {
+		return "", fmt.Errorf("it is about version %s, want %s", got, v.version)
+	}
+	if len(definition.ResolvedDependencies) == 0 {
+		return "", errors.New("it names no commit")
+	}
+	return fmt.Sprintf("signed, %d subjects, commit %s", len(subjects), definition.ResolvedDependencies[0].Digest["gitCommit"]), nil
 }
