@@ -34,7 +34,7 @@ VARIANT ?=
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: quick prose page screenshots help build windows proto programs protocols image manifests budgets demo test attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof soak histories-windows test-windows differential-windows clean
+.PHONY: quick release verify-release prose page screenshots help build windows proto programs protocols image manifests budgets demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof soak histories-windows test-windows differential-windows clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,7 +69,6 @@ image: ## Build bin/switchyard-image.tar, an OCI image for amd64 and arm64 (IMAG
 RELEASE = bin/release/$(VERSION)
 KEY ?=
 PUBLIC_KEY ?=
-.PHONY: release verify-release
 release: ## Make all artefacts of a release in bin/release, offline and reproducibly (VERSION=v0.1.0, KEY=private key in PEM)
 	@mkdir -p bin/release
 	@cd release && $(GO) run . -version $(VERSION) -dir ../$(RELEASE) -image $(IMAGE) -cache ../.cache/debian $(if $(KEY),-key $(abspath $(KEY)))
@@ -78,8 +77,9 @@ verify-release: ## Check a release as its users would: signatures, SBOMs, images
 	@cd release && $(GO) run . -verify -version $(VERSION) -dir ../$(RELEASE) -key $(abspath $(PUBLIC_KEY))
 
 # -count=1: a result that is kept does not notice that a manifest has changed, for they are outside of the module.
-manifests: ## Check the image, the chart and the manifests in deploy/ with the code of the programs that read them (compiles it once)
+manifests: ## Check the image, the chart and the manifests in deploy/ with the code of the programs that read them, and the parts of a release (compiles it once)
 	@cd deploy && $(GO) vet ./... && $(GO) test -count=1 ./...
+	@cd release && $(GO) vet ./... && $(GO) test -count=1 ./...
 
 budgets: ## Fill all budgets in a cgroup with the shipped limit of memory, in each mode (root; an hour; MEMORY=1000 is the limit in MiB)
 	@cd deploy && SWITCHYARD_TEST_BUDGET_MEMORY=$(or $(MEMORY),1000) $(GO) test -count=1 -timeout 4h -v -run TestBudgetsFitTheMemoryLimit ./test/confine
@@ -99,6 +99,10 @@ quick: ## Formatting, go vet, and the unit tests without network namespaces and 
 	done
 
 test: check unit consumer boards dns page manifests ## Check and test everything
+
+suite: build ## Run the conformance suite through the program that has one dataplane only (DATAPLANE=nftables, ebpf, ipvs, iptables or userspace; SUITE='--run load'; root)
+	@CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/switchyard-$(DATAPLANE)
+	@sh scripts/suite.sh $(DATAPLANE) $(SUITE)
 
 proof-kernel: ## Inject faults in that machine, and count the outcome of connections (DATAPLANE=ipvs)
 	@RUN=proof DATAPLANE=$(if $(filter nftables,$(DATAPLANE)),ipvs,$(DATAPLANE)) bash scripts/kernel-test.sh

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/conformance"
+	"github.com/switchyard-net/switchyard/test/sockethooks"
 )
 
 // exitIncomplete is the exit code of 'switchyard conformance' if nothing has failed, and something could not be checked here.
@@ -28,6 +30,7 @@ type conformanceOptions struct {
 	list      bool
 	limits    []string
 	detector  string
+	shares    bool
 	seeds     int
 	firstSeed uint64
 	atOnce    int
@@ -45,7 +48,9 @@ namespaces. It changes Services, sends packets and checks their outcome. docs/wr
 is the guide to a dataplane that passes, and conformance/README.md describes the stories.
 
 In the arguments of PROGRAM, {socket} stands for the path of the API's unix socket, and {target} for
-its address, unix:///PATH. The program runs in the network namespace of the node, once for each story and
+its address, unix:///PATH. {namespaces} stands for the path of a pinned BPF map. Its keys are the cookies
+of the network namespaces of the node (value 2) and of its pods (value 1), for programs that attach to
+all sockets of the kernel. The program runs in the network namespace of the node, once for each story and
 several at the same time. It reports what it shows in WatchRequest.status, and ends at SIGTERM; what
 it has programmed stays then. If a story fails, the output of PROGRAM is printed.
 
@@ -70,6 +75,7 @@ namespaces is touched. SIGINT and SIGTERM end the stories that are under way, an
 	f.BoolVar(&o.list, "list", false, "print the names and end")
 	f.StringSliceVar(&o.limits, "limit", nil, "what the dataplane cannot do, checked as such: "+strings.Join(limitNames(), ", "))
 	f.StringVar(&o.detector, "detect", "", "how the node recognizes pods in stories that do not say: cluster-cidr, node-cidr or prefix:pod (default: cluster-cidr)")
+	f.BoolVar(&o.shares, "shares-tables", false, "the rules are in iptables-nft's tables, together with other programs' rules")
 	f.IntVar(&o.seeds, "seeds", 4, "number of random histories")
 	f.Uint64Var(&o.firstSeed, "first-seed", 1, "seed of the first of them, to repeat one")
 	f.IntVar(&o.atOnce, "at-once", 0, "number of stories at the same time (default: one for each processor)")
@@ -88,7 +94,7 @@ func limitNames() (names []string) {
 
 // check runs what the flags select.
 func (o *conformanceOptions) check(ctx context.Context, command string, program []string, stdout io.Writer) error {
-	d := conformance.Dataplane{Detector: o.detector, Seeds: o.seeds, FirstSeed: o.firstSeed}
+	d := conformance.Dataplane{Detector: o.detector, SharesTables: o.shares, Seeds: o.seeds, FirstSeed: o.firstSeed}
 	selected, err := o.selector()
 	if err == nil {
 		d.Limits, err = o.claims()
@@ -187,11 +193,20 @@ const endTimeout = 5 * time.Second
 
 // followBy returns what runs a program until its context ends, in the network namespace of the calling thread.
 func followBy(path string, args []string) func(context.Context, string, conformance.Settings) error {
-	return func(ctx context.Context, target string, s conformance.Settings) error {
-		socket := strings.TrimPrefix(target, "unix://")
+	hooks := slices.ContainsFunc(args, func(arg string) bool { return strings.Contains(arg, "{namespaces}") })
+	return func(ctx context.Context, target string, s conformance.Settings) (err error) {
+		replace := []string{"{socket}", strings.TrimPrefix(target, "unix://"), "{target}", target}
+		if hooks {
+			pinned, remove, failed := pinNamespaces(s)
+			if failed != nil {
+				return failed
+			}
+			defer func() { err = errors.Join(err, remove()) }()
+			replace = append(replace, "{namespaces}", pinned)
+		}
 		cmd := exec.CommandContext(ctx, path)
 		for _, arg := range args {
-			cmd.Args = append(cmd.Args, strings.NewReplacer("{socket}", socket, "{target}", target).Replace(arg))
+			cmd.Args = append(cmd.Args, strings.NewReplacer(replace...).Replace(arg))
 		}
 		cmd.Stdout, cmd.Stderr = s.Output, s.Output
 		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -199,4 +214,21 @@ func followBy(path string, args []string) func(context.Context, string, conforma
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		return cmd.Run()
 	}
+}
+
+// pinNamespaces pins the set of the node's network namespaces until remove is called.
+func pinNamespaces(s conformance.Settings) (path string, remove func() error, err error) {
+	namespaces, err := sockethooks.Namespaces(s.OnNamespace)
+	if err != nil {
+		return "", nil, err
+	}
+	dir, err := os.MkdirTemp("", "switchyard-conformance-")
+	if err != nil {
+		return "", nil, errors.Join(err, namespaces.Close())
+	}
+	path, unpin, err := sockethooks.Pin(namespaces, dir)
+	if err != nil {
+		return "", nil, errors.Join(err, os.Remove(dir), namespaces.Close())
+	}
+	return path, func() error { return errors.Join(unpin(), os.Remove(dir), namespaces.Close()) }, nil
 }

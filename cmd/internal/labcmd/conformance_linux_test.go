@@ -60,6 +60,27 @@ func TestConformanceCommandIsInterrupted(t *testing.T) {
 	}
 }
 
+// TestConformanceCommandPinsNamespaces: the program finds the map of the node's namespaces. Nothing of the map is left at the end.
+func TestConformanceCommandPinsNamespaces(t *testing.T) {
+	netnstest.Need(t)
+	if err := netns.Check(); err != nil {
+		t.Skip(err)
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	var stdout, stderr bytes.Buffer
+	run(t.Context(), []string{"conformance", "--run", "cluster_ip$", "--", "bash", "-c", `test -f "$0" && echo the map is there`, "{namespaces}", "{socket}"}, &stdout, &stderr)
+	text := stdout.String() + stderr.String()
+	if strings.Contains(text, unix.EPERM.Error()) {
+		t.Skip(text)
+	}
+	if !strings.Contains(text, "the map is there") {
+		t.Errorf("the program does not find the map:\n%s", text)
+	}
+	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
 // TestSecondSignal: a second SIGINT ends the command at once, though it waits for a program that does not end at SIGTERM.
 func TestSecondSignal(t *testing.T) {
 	netnstest.Need(t)
