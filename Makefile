@@ -34,7 +34,7 @@ VARIANT ?=
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: quick release verify-release prose page screenshots help build windows proto programs protocols image manifests budgets demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof soak histories-windows test-windows differential-windows clean
+.PHONY: quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof soak histories-windows test-windows differential-windows clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,10 @@ PUBLIC_KEY ?=
 release: ## Make all artefacts of a release in bin/release, offline and reproducibly (VERSION=v0.1.0, KEY=private key in PEM)
 	@mkdir -p bin/release
 	@cd release && $(GO) run . -version $(VERSION) -dir ../$(RELEASE) -image $(IMAGE) -cache ../.cache/debian $(if $(KEY),-key $(abspath $(KEY)))
+
+release-inputs: ## Download what make release needs: modules, and Debian's packages of iptables
+	@set -e; for module in . client deploy release; do (cd $$module && $(GO) mod download); done
+	@$(MAKE) image FLAVOUR=iptables
 
 verify-release: ## Check a release as its users would: signatures, SBOMs, images, packages, provenance (VERSION=v0.1.0, PUBLIC_KEY=key in PEM)
 	@cd release && $(GO) run . -verify -version $(VERSION) -dir ../$(RELEASE) -key $(abspath $(PUBLIC_KEY))
@@ -133,7 +137,7 @@ protocols: ## Check the protocols: style, no breaking change of what is publishe
 check check-windows boards consumer dns page manifests: export CGO_ENABLED := 0
 check check-windows boards consumer dns page manifests: export GOFLAGS := -trimpath -tags=$(TAGS)
 
-check: protocols prose ## Protocols, English, formatting, vet, staticcheck and go fix
+check: protocols prose workflows ## Protocols, English, formatting, vet, staticcheck and go fix
 	@echo "== gofmt"
 	@out=$$(gofmt -l .); if [ -n "$$out" ]; then echo "not formatted (fix with: gofmt -w .):"; echo "$$out"; exit 1; fi
 	@$(GO) build -modfile=tools/go.mod -o bin/staticcheck honnef.co/go/tools/cmd/staticcheck
@@ -163,6 +167,12 @@ prose: ## Check the English of Markdown, proto files and Go comments (needs a C 
 		(cd tools/prose && CGO_ENABLED=1 GOFLAGS= $(GO) build -o ../../bin/vale github.com/vale-cli/vale/v3/cmd/vale) && \
 		git ls-files '*.go' '*.md' '*.proto' | grep -vE '\.pb\.go$$|_bpfel|testdata/' | xargs bin/vale --config tools/prose/.vale.ini --output line --minAlertLevel warning; \
 	else echo "== without prose: Vale needs a C compiler, such as gcc"; fi
+
+# Without shellcheck, so that the result does not depend on the machine.
+workflows: ## Check .github/workflows with actionlint
+	@echo "== actionlint"
+	@$(GO) build -modfile=tools/go.mod -o bin/actionlint github.com/rhysd/actionlint/cmd/actionlint
+	@bin/actionlint -shellcheck= -pyflakes=
 
 vuln: ## Look for known vulnerabilities in what is called (needs a network; VULNDB=file:///path for a copy of the database)
 	@$(GO) build -modfile=tools/go.mod -o bin/govulncheck golang.org/x/vuln/cmd/govulncheck
