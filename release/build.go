@@ -51,7 +51,7 @@ func (r *release) program(p platform, name string) string {
 	return filepath.Join(r.work, p.os+"-"+p.arch, name)
 }
 
-// tags are those of the Makefile.
+// tags are the build tags in the Makefile.
 const tags = "grpcnotrace"
 
 func (r *release) build(ctx context.Context) error {

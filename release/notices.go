@@ -31,8 +31,8 @@ type linked struct {
 	}
 }
 
-// collect collects the licenses of everything that the programs of a set link: those of a package's directory and of all directories above it in the
-// module. Only the packages that are linked count, so the notices name no module that the programs do not have.
+// collect collects the licenses of everything that the programs of a set link: from a package's directory, and from all directories above it in the
+// module. Only linked packages count, so the notices name no module that the programs do not have.
 func (r *release) collect(ctx context.Context) error {
 	r.notices = make(map[string][]byte)
 	for _, p := range platforms {

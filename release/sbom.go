@@ -59,7 +59,7 @@ func (r *release) sboms(ctx context.Context) error {
 	return nil
 }
 
-// merge makes one document of those of an artefact's programs.
+// merge makes one document of the documents of an artefact's programs.
 func (r *release) merge(a artefact, known map[string]*cdx.BOM) (*cdx.BOM, error) {
 	bom := cdx.NewBOM()
 	kind := cdx.ComponentTypeApplication

@@ -194,7 +194,7 @@ func (v *verifier) checkPackage(name string) (string, error) {
 	return fmt.Sprintf("%d files, %s", len(files), detail), err
 }
 
-// architectures are Go's names by those of packages.
+// architectures are Go's names by the names that packages use.
 var architectures = map[string]string{
 	"amd64": "amd64", "arm64": "arm64", "ppc64el": "ppc64le", "s390x": "s390x", "armhf": "arm", "riscv64": "riscv64",
 	"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le", "armv7hl": "arm",

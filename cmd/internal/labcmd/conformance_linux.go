@@ -48,11 +48,13 @@ namespaces. It changes Services, sends packets and checks their outcome. docs/wr
 is the guide to a dataplane that passes, and conformance/README.md describes the stories.
 
 In the arguments of PROGRAM, {socket} stands for the path of the API's unix socket, and {target} for
-its address, unix:///PATH. {namespaces} stands for the path of a pinned BPF map. Its keys are the cookies
-of the network namespaces of the node (value 2) and of its pods (value 1), for programs that attach to
-all sockets of the kernel. The program runs in the network namespace of the node, once for each story and
-several at the same time. It reports what it shows in WatchRequest.status, and ends at SIGTERM; what
-it has programmed stays then. If a story fails, the output of PROGRAM is printed.
+its address, unix:///PATH. {namespaces} stands for the path of a pinned BPF map, for programs that
+attach to all sockets of the kernel. Its keys are the cookies of network namespaces. The value is 2 for
+the namespace of the node, and 1 for the namespaces of its pods.
+
+The program runs in the network namespace of the node, once for each story and several at the same
+time. It reports what it shows in WatchRequest.status, and ends at SIGTERM; what it has programmed
+stays then. If a story fails, the output of PROGRAM is printed.
 
 A line for each story and history says ok, FAIL or skip. The exit code is 0 if all passed, 1 if
 something failed, and 2 for a mistake in the command line. It is 3 if nothing failed but this machine
