@@ -34,7 +34,7 @@ VARIANT ?=
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof soak histories-windows test-windows differential-windows clean
+.PHONY: quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards recipes dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof soak histories-windows test-windows differential-windows clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -198,6 +198,9 @@ unit: tools ## All tests, with the race detector where there is a C compiler
 boards: ## Check the dashboards and alerts with Prometheus' parser ('go run .' in test/boards writes the dashboards)
 	@echo "== dashboards and alerts"
 	@cd test/boards && $(GO) vet ./... && $(GO) test -count=1 ./...
+
+recipes: ## Check docs/recipes with the types of the tools that read them (compiles Talos' once)
+	@cd test/recipes && $(GO) vet ./... && $(GO) test -count=1 ./...
 
 # -count=1: what it packs is outside of its module.
 consumer: ## Build programs that import the modules, packed as a module proxy has them

@@ -55,6 +55,7 @@ const sidebar = [
   { text: 'Tutorials', items: [item('Manifests in the lab', '/tutorials/lab'), item('From kube-proxy to Switchyard', '/tutorials/migrate'), item('A node in two processes', '/tutorials/split'),
     item('Relays', '/tutorials/relay'), item('A dataplane of your own', '/tutorials/dataplane'), item('Troubleshoot by explain', '/tutorials/explain')] },
   { text: 'Guides', items: [item('The lab', '/lab'), item('Migrate from kube-proxy', '/migrate-from-kube-proxy'), item('The API and relays', '/relay'), item('Write a dataplane', '/write-a-dataplane')] },
+  { text: 'Recipes', items: itemsOf('recipes') },
   { text: 'Dataplanes', items: [item('Choose one', '/choose-a-dataplane'), item('nftables', '/nftables'), item('ebpf', '/ebpf'), item('iptables', '/iptables'),
     item('ipvs', '/ipvs'), item('userspace', '/userspace'), item('Windows', '/windows')] },
   { text: 'Troubleshoot', items: [item('Why: explain', '/explain'), item('A process: get and top', '/admin'), item('A node: doctor', '/doctor'), item('In a browser', '/ui'), item('Runbooks', '/runbooks/')] },
