@@ -34,7 +34,7 @@ VARIANT ?=
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards recipes dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof soak histories-windows test-windows differential-windows clean
+.PHONY: quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards alerts recipes dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof soak histories-windows test-windows differential-windows clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,7 +102,7 @@ quick: ## Formatting, go vet, and the unit tests without network namespaces and 
 		$(GO) test -short -vet=off ./...; \
 	done
 
-test: check unit consumer boards dns page manifests ## Check and test everything
+test: check unit consumer boards alerts dns page manifests ## Check and test everything
 
 suite: build ## Run the conformance suite through the program that has one dataplane only (DATAPLANE=nftables, ebpf, ipvs, iptables or userspace; SUITE='--run load'; root)
 	@CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/switchyard-$(DATAPLANE)
@@ -134,8 +134,8 @@ protocols: ## Check the protocols: style, no breaking change of what is publishe
 		while read -r f; do cmp "$$f" "$(CURDIR)/$$f" || { echo "fix with: make proto" >&2; exit 1; }; done
 
 # What is checked is compiled as the program is, so that packages are compiled once for all of this, and for the programs that tests build.
-check check-windows boards consumer dns page manifests: export CGO_ENABLED := 0
-check check-windows boards consumer dns page manifests: export GOFLAGS := -trimpath -tags=$(TAGS)
+check check-windows boards alerts consumer dns page manifests: export CGO_ENABLED := 0
+check check-windows boards alerts consumer dns page manifests: export GOFLAGS := -trimpath -tags=$(TAGS)
 
 check: protocols prose workflows ## Protocols, English, formatting, vet, staticcheck and go fix
 	@echo "== gofmt"
@@ -195,12 +195,18 @@ unit: tools ## All tests, with the race detector where there is a C compiler
 	done
 
 # -count=1: what it reads is outside of its module.
-boards: ## Check the dashboards and alerts with Prometheus' parser ('go run .' in test/boards writes the dashboards)
+boards: ## Check the dashboards and alerts with Prometheus' parser ('go run .' in test/boards writes the dashboards and copies the alerts)
 	@echo "== dashboards and alerts"
 	@cd test/boards && $(GO) vet ./... && $(GO) test -count=1 ./...
 
 recipes: ## Check docs/recipes with the types of the tools that read them (compiles Talos' once)
 	@cd test/recipes && $(GO) vet ./... && $(GO) test -count=1 ./...
+
+# -count=1: the program and the alerts are outside of its module.
+alerts: tools ## Fire each alert by a real fault, and none in an hour of changes (40 seconds; REAL=1 waits for that hour)
+	@echo "== alerts"
+	@cd test/alerts && $(GO) vet ./... && \
+		$(GO) test -count=1 $(if $(REAL),-timeout 80m -parallel 3 -run NormalChurn -v) . $(if $(REAL),-real)
 
 # -count=1: what it packs is outside of its module.
 consumer: ## Build programs that import the modules, packed as a module proxy has them

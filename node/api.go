@@ -43,6 +43,9 @@ func (p *pipeline) serveAPI(ctx context.Context, n *Node, c *config.API) error {
 			n.fleet.gone(client)
 		}
 	}
+	if n.o.Role != Proxy {
+		n.audience.follow(&o)
+	}
 	o.MaxClients, o.MaxAge = n.files.apiClients(n.o.MaxClients, len(listeners), n.log), n.o.MaxConnectionAge
 	s, err := server.New(o)
 	if err != nil {

@@ -186,6 +186,7 @@ type Node struct {
 	ports                        *healthPorts // nil if they are not answered
 	followers                    *followers
 	fleet                        *fleet // nil but in a Relay
+	audience                     *audience
 	status                       dataplaneStatus
 	healthServer, operatorServer *httpserver.Server
 	uiServer                     *httpserver.Server
@@ -230,7 +231,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	if o.Role != Proxy && !n.answersPorts() {
 		n.files = n.files.forServe()
 	}
-	n.followers = newFollowers(n.log)
+	n.followers, n.audience = newFollowers(n.log), newAudience()
 	if o.Role == Relay {
 		n.fleet = newFleet()
 	}

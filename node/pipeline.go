@@ -216,7 +216,7 @@ func (n *Node) addCluster(p *pipeline, c *config.Config) {
 	p.serve.InstanceID = instance
 	p.serve.Feed = func(node string) (state.Feed, error) { return states.Node(node), nil }
 	p.serve.Register = func(r grpc.ServiceRegistrar) {
-		clusterserver.Register(r, clusterserver.Options{Feed: objects, InstanceID: instance})
+		clusterserver.Register(r, clusterserver.Options{Feed: objects, InstanceID: instance, OnFollow: n.audience.relayFollows})
 	}
 }
 

@@ -147,13 +147,8 @@ func (n *Node) newRegistry() *metrics.Registry {
 	if n.o.Role == Proxy {
 		o.Traffic = n.serviceTraffic
 	}
+	n.addMetrics(&o)
 	o.AffinityClients, o.Relayed, o.IPTablesInvalidDropped = n.affinityClients, n.relayed, n.droppedInvalid
-	o.ConntrackTable = func() (entries, limit int) {
-		if n.dataplane != nil {
-			entries, limit, _ = ctusage.Read() // 'switchyard doctor' reports an error
-		}
-		return entries, limit
-	}
 	o.SocketHooks = func() metrics.SocketHooks {
 		if hooks, ok := n.inUse().(hooked); ok {
 			return hooks.measured()

@@ -3,12 +3,14 @@ package server
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 )
 
 // connection is an accepted connection. gRPC closes some connections itself before it serves them, without the wrappers
 // that the handshake has added. So the cleanup at the end of a connection happens here.
 type connection struct {
-	net.Conn // counts in the rooms
+	net.Conn                // counts in the rooms
+	sent     *atomic.Uint64 // bytes; nil if they are not counted
 
 	mu     sync.Mutex // guards all below
 	closed bool
@@ -17,6 +19,15 @@ type connection struct {
 
 // NetConn returns the connection as it was accepted.
 func (c *connection) NetConn() net.Conn { return c.Conn }
+
+// Write implements [net.Conn].
+func (c *connection) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if c.sent != nil {
+		c.sent.Add(uint64(n))
+	}
+	return n, err
+}
 
 // afterwards has f called once the connection is closed, at once if it is.
 func (c *connection) afterwards(f func()) {
@@ -43,7 +54,10 @@ func (c *connection) Close() error {
 }
 
 // accepting is a listener that returns a *connection each time.
-type accepting struct{ net.Listener }
+type accepting struct {
+	net.Listener
+	sent *atomic.Uint64
+}
 
 // Accept implements [net.Listener].
 func (l accepting) Accept() (net.Conn, error) {
@@ -51,5 +65,5 @@ func (l accepting) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &connection{Conn: c}, nil
+	return &connection{Conn: c, sent: l.sent}, nil
 }

@@ -102,7 +102,7 @@ func (s *Server) serve(caller context.Context, l net.Listener, t *TLS) error {
 		defer cut.Stop()
 		g.GracefulStop()
 	})
-	err := g.Serve(accepting{connlimit.Listen(l, v.room)})
+	err := g.Serve(accepting{connlimit.Listen(l, v.room), v.o.SentBytes})
 	if !stop() {
 		<-drained
 	}

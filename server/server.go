@@ -86,6 +86,8 @@ type Options struct {
 	OnSend func(Client, state.Revision)
 	// OnClose is called when a watching client is gone, after the last OnStatus for it. It must not block. Default: no callback is called.
 	OnClose func(Client)
+	// SentBytes counts the bytes written to the connections of clients, including TLS and HTTP/2. Default: they are not counted.
+	SentBytes *atomic.Uint64
 	// Register adds other services. Over TLS they are for relays only. The contexts of their handlers end when the server shuts down. Default: none.
 	Register func(grpc.ServiceRegistrar)
 	// Logger gets faults of clients and certificates. Default: nothing is logged.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -319,7 +320,9 @@ func TestStatus(t *testing.T) {
 func TestSent(t *testing.T) {
 	var mu sync.Mutex
 	var sent []string
+	var bytes atomic.Uint64
 	bubble(t, func(o *server.Options) {
+		o.SentBytes = &bytes
 		o.OnSend = func(c server.Client, revision state.Revision) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -341,6 +344,9 @@ func TestSent(t *testing.T) {
 		defer mu.Unlock()
 		if want := []string{"1 of node-a to 1", "2 of node-a to 1"}; !slices.Equal(sent, want) {
 			t.Errorf("%q were sent, want %q", sent, want)
+		}
+		if n := bytes.Load(); n < 100 || n > 10_000 {
+			t.Errorf("%d bytes were sent", n)
 		}
 	})
 }

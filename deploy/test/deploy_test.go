@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -26,12 +27,6 @@ import (
 	"github.com/switchyard-net/switchyard/config/v1alpha2"
 	"github.com/switchyard-net/switchyard/internal/configfile"
 )
-
-// monitored has the chart put up what the component of Kustomize does.
-var monitored = values{
-	"config":         values{"metricsBindAddress": "0.0.0.0:10249"},
-	"serviceMonitor": values{"enabled": true},
-}
 
 // deployments are all ways to deploy.
 func deployments(t *testing.T) map[string]objects {
@@ -96,35 +91,6 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// TestMonitoringSame compares the objects for the Prometheus operator.
-func TestMonitoringSame(t *testing.T) {
-	h, k := rendered(t, monitored), kustomize(t, "example")
-	for _, name := range []string{"Service switchyard", "ServiceMonitor switchyard"} {
-		if h[name] == nil || k[name] == nil {
-			t.Errorf("%s: Helm has %v, Kustomize %v", name, h[name] != nil, k[name] != nil)
-			continue
-		}
-		if diff := cmp.Diff(k[name].Object["spec"], h[name].Object["spec"]); diff != "" {
-			t.Errorf("%s: Kustomize (-) and Helm (+) differ:\n%s", name, diff)
-		}
-	}
-}
-
-// TestBoards: Grafana's sidecar finds all dashboards.
-func TestBoards(t *testing.T) {
-	boards := kustomize(t, "example")["ConfigMap switchyard-boards"]
-	if boards == nil || boards.GetLabels()["grafana_dashboard"] != "1" {
-		t.Fatalf("the ConfigMap with the label for Grafana: %v", boards)
-	}
-	data, _, err := unstructured.NestedStringMap(boards.Object, "data")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if files := slices.Sorted(maps.Keys(data)); !slices.Equal(files, []string{"cluster.json", "node.json", "relay.json"}) {
-		t.Errorf("it has %v", files)
-	}
-}
-
 // parseConfigMap replaces the text of files by what it means.
 func parseConfigMap(t *testing.T, o *unstructured.Unstructured) {
 	t.Helper()
@@ -145,9 +111,13 @@ func parseConfigMap(t *testing.T, o *unstructured.Unstructured) {
 
 // TestAccepted decodes every object as an API server does that refuses unknown fields.
 func TestAccepted(t *testing.T) {
+	if err := monitoringv1.AddToScheme(scheme.Scheme); err != nil {
+		t.Fatal(err)
+	}
 	strict := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
 	deployments := deployments(t)
 	maps.Copy(deployments, apart(t))
+	deployments["helm, PodMonitor"] = rendered(t, podMonitored)
 	for _, path := range []string{"namespaces.yaml"} {
 		text, err := os.ReadFile(filepath.Join("..", "kubeadm", path))
 		if err != nil {
@@ -157,9 +127,6 @@ func TestAccepted(t *testing.T) {
 	}
 	for title, all := range deployments {
 		for name, o := range all {
-			if o.GroupVersionKind().Group == "monitoring.coreos.com" {
-				continue // its types are not Kubernetes'
-			}
 			text, err := o.MarshalJSON()
 			if err != nil {
 				t.Fatal(err)
@@ -367,11 +334,22 @@ func TestOtherSettings(t *testing.T) {
 
 func TestChartRefuses(t *testing.T) {
 	for want, v := range map[string]values{
-		"apiServer is missing":                            {},
-		"does not match pattern":                          {"apiServer": "10.0.0.1:6443"},
-		"additional properties 'hostNetwork' not allowed": {"apiServer": "https://a:6443", "hostNetwork": true},
-		"additional properties 'clusterCIDR' not allowed": {"apiServer": "https://a:6443", "config": values{"clusterCIDR": "10.0.0.0/8"}},
-		"needs metrics that Prometheus can reach":         {"apiServer": "https://a:6443", "serviceMonitor": values{"enabled": true}},
+		"apiServer is missing":                                           {},
+		"does not match pattern":                                         {"apiServer": "10.0.0.1:6443"},
+		"additional properties 'hostNetwork' not allowed":                {"apiServer": "https://a:6443", "hostNetwork": true},
+		"additional properties 'clusterCIDR' not allowed":                {"apiServer": "https://a:6443", "config": values{"clusterCIDR": "10.0.0.0/8"}},
+		"serviceMonitor.enabled needs metrics that Prometheus can reach": {"apiServer": "https://a:6443", "serviceMonitor": values{"enabled": true}},
+		"podMonitor.enabled needs metrics that Prometheus can reach":     {"apiServer": "https://a:6443", "podMonitor": values{"enabled": true}},
+		"set relay.metricsBindAddress": {
+			"apiServer": "https://a:6443", "config": reachable, "podMonitor": values{"enabled": true}, "relay": values{"enabled": true},
+		},
+		"would have each pod twice": {
+			"apiServer": "https://a:6443", "config": reachable, "podMonitor": values{"enabled": true}, "serviceMonitor": values{"enabled": true},
+		},
+		"the alerts look for the job kube-proxy": {
+			"apiServer": "https://a:6443", "config": reachable, "prometheusRule": values{"enabled": true},
+			"serviceMonitor": values{"enabled": true, "job": "proxies"},
+		},
 	} {
 		if _, err := helm(v); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: got %v, want %q", v, err, want)

@@ -28,6 +28,9 @@ type Options struct {
 	Feed *objectlog.Feed
 	// InstanceID names the life of Feed: clients can resume only within the same life. Default: a random number.
 	InstanceID uint64
+	// OnFollow is called when a client begins to follow, and what it returns when the client is gone. They must not block. Default: no
+	// callback is called.
+	OnFollow func() (gone func())
 }
 
 // Register makes registrar, a gRPC server with the codec of package wire, hand out the objects of a feed.
@@ -35,13 +38,14 @@ func Register(registrar grpc.ServiceRegistrar, o Options) {
 	for o.InstanceID == 0 {
 		o.InstanceID = rand.Uint64()
 	}
-	clusterv1.RegisterObjectsServer(registrar, &server{feed: o.Feed, instance: o.InstanceID})
+	clusterv1.RegisterObjectsServer(registrar, &server{feed: o.Feed, instance: o.InstanceID, onFollow: o.OnFollow})
 }
 
 type server struct {
 	clusterv1.UnimplementedObjectsServer
 	feed       *objectlog.Feed
 	instance   uint64
+	onFollow   func() (gone func()) // may be nil
 	partitions partitions
 }
 
@@ -60,6 +64,9 @@ func (s *server) Follow(stream stream) error {
 	// The header shows the client that there are objects here, even if there is nothing to send that it does not have.
 	if err := stream.SendHeader(metadata.MD{}); err != nil {
 		return err
+	}
+	if s.onFollow != nil {
+		defer s.onFollow()()
 	}
 	requests, ended := receive(stream)
 	var has state.Revision

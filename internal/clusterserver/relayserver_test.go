@@ -35,6 +35,8 @@ type relay struct {
 	client clusterv1.ObjectsClient
 	// sent is how many messages have left the handlers.
 	sent atomic.Int64
+	// following is how many clients follow.
+	following atomic.Int64
 	// stop stops the server as a daemon does that ends.
 	stop func()
 }
@@ -46,7 +48,10 @@ func newRelay(t *testing.T) *relay {
 		return handler(srv, &counting{stream, &r.sent})
 	}
 	server := grpc.NewServer(grpc.StreamInterceptor(count), grpc.ForceServerCodecV2(protoconv.Codec()))
-	Register(server, Options{Feed: r.feed, InstanceID: instance})
+	Register(server, Options{Feed: r.feed, InstanceID: instance, OnFollow: func() func() {
+		r.following.Add(1)
+		return func() { r.following.Add(-1) }
+	}})
 	l := bufconn.Listen(64 << 10)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
@@ -187,6 +192,9 @@ func TestFollow(t *testing.T) {
 		c.expect("1 full a")
 		r.set("b")
 		synctest.Wait()
+		if n := r.following.Load(); n != 1 {
+			t.Errorf("%d clients follow, want one", n)
+		}
 		if n := r.sent.Load(); n != 1 {
 			t.Fatalf("%d messages were sent to a client that asked once", n)
 		}
@@ -205,6 +213,10 @@ func TestFollow(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.ends(codes.OK)
+		synctest.Wait()
+		if n := r.following.Load(); n != 0 {
+			t.Errorf("%d clients follow after the end", n)
+		}
 	})
 }
 

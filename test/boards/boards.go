@@ -75,7 +75,7 @@ var nodeBoard = board{
 	rows: []row{
 		{"Health", []panel{
 			{title: "Behind", description: "For how long a change has been waiting for the kernel.", kind: "stat", unit: "s", warn: 5, bad: 60, queries: one(
-				"clamp_min(max(kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{"+nodeLabels+"} - kubeproxy_sync_proxy_rules_last_timestamp_seconds{"+nodeLabels+"}), 0)", "")},
+				"max(time() - (switchyard_oldest_pending_change_timestamp_seconds{"+nodeLabels+"} > 0)) or vector(0)", "")},
 			{title: "Services that cannot be programmed", kind: "stat", bad: 1, queries: one("switchyard_failed_services{"+nodeLabels+"}", "")},
 			{title: "Services that are limited", description: "They exceed a budget, or claim what another owns.", kind: "stat", warn: 1, queries: one("sum(switchyard_limited_services{"+nodeLabels+"})", "")},
 			{title: "Problems of sources", description: "Something cannot be read from the API server.", kind: "stat", warn: 1, queries: one("switchyard_source_problems{"+nodeLabels+"}", "")},
@@ -88,6 +88,9 @@ var nodeBoard = board{
 			{title: "Limited Services by reason", queries: one("switchyard_limited_services{"+nodeLabels+"}", "{{reason}}")},
 			{title: "Resets of connections to endpoints that are gone", unit: "pps", description: "By Service. It is read at each comparison with the kernel.",
 				queries: one("topk(10, sum by (namespace, name) (rate(switchyard_connection_resets_total{"+nodeLabels+"}[$__rate_interval])))", "{{namespace}}/{{name}}")},
+			{title: "Connection tracking", description: "Once the table is full, the kernel drops new connections.", queries: []query{
+				{"switchyard_conntrack_entries{" + nodeLabels + "}", "entries"}, {"switchyard_conntrack_entries_limit{" + nodeLabels + "}", "limit"},
+			}},
 			{title: "Clients with affinity", description: "The share of the room for them that is in use, in nftables on Linux 6.18 and later. Once it is full, new clients have no affinity.", unit: "percentunit", queries: one(
 				"switchyard_nftables_affinity_clients{"+nodeLabels+"} / switchyard_nftables_affinity_clients_limit{"+nodeLabels+"}", "{{ip_family}}")},
 		}},
@@ -137,7 +140,8 @@ var clusterBoard = board{
 		{"Health", []panel{
 			{title: "Nodes", kind: "stat", queries: one("count(switchyard_services)", "")},
 			{title: "Nodes that are behind by more than a minute", kind: "stat", bad: 1, queries: one(
-				"count(kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds - kubeproxy_sync_proxy_rules_last_timestamp_seconds > 60) or vector(0)", "")},
+				"count(time() - (switchyard_oldest_pending_change_timestamp_seconds > 0) > 60) or vector(0)", "")},
+			{title: "Nodes without an answer", kind: "stat", bad: 1, queries: one(`count(up{job="kube-proxy"} == 0) or vector(0)`, "")},
 			{title: "Nodes with Services that cannot be programmed", kind: "stat", bad: 1, queries: one("count(switchyard_failed_services > 0) or vector(0)", "")},
 			{title: "Nodes with problems of sources", kind: "stat", warn: 1, queries: one("count(switchyard_source_problems > 0) or vector(0)", "")},
 			{title: "Nodes whose rules something else changes", kind: "stat", warn: 1, queries: one("count(increase(switchyard_dataplane_repairs_total[1h]) > 0) or vector(0)", "")},
@@ -162,6 +166,8 @@ var clusterBoard = board{
 		{"Connections", []panel{
 			{title: "Resets of connections to endpoints that are gone", unit: "pps",
 				queries: one("topk(10, sum by (namespace, name) (rate(switchyard_connection_resets_total[$__rate_interval])))", "{{namespace}}/{{name}}")},
+			{title: "Share of the connection tracking table that is used", description: "The ten nodes with the most.", unit: "percentunit", queries: one(
+				"topk(10, switchyard_conntrack_entries / (switchyard_conntrack_entries_limit > 0))", "{{node}}")},
 			{title: "Connections that socket hooks translate", unit: "cps", queries: one("sum by (result) (rate(switchyard_socket_hooks_connections_total[$__rate_interval]))", "{{result}}")},
 		}},
 		{"Processes", []panel{
@@ -187,6 +193,11 @@ var relayBoard = board{
 		}},
 		apiRequests(relayLabels),
 		{"Followers", []panel{
+			{title: "Followers", description: "Dataplanes watch the state of a node, and relays below the objects of the cluster.",
+				queries: one("switchyard_api_followers{"+relayLabels+"}", "{{kind}}, {{instance}}")},
+			{title: "Lag", description: "For how long an update has waited for the report that a dataplane has applied it. Dataplanes that never report do not count.", unit: "s",
+				queries: one("time() - (switchyard_api_oldest_unapplied_update_timestamp_seconds{"+relayLabels+"} > 0)", "{{instance}}")},
+			{title: "Sent to followers", unit: "Bps", queries: one("rate(switchyard_api_sent_bytes_total{"+relayLabels+"}[$__rate_interval])", "{{instance}}")},
 			{title: "Open files", description: "Each follower has one connection, and so one of these.", queries: one("process_open_fds{"+relayLabels+"}", "{{instance}}")},
 			{title: "Share of the open files that are allowed", unit: "percentunit", queries: one("process_open_fds{"+relayLabels+"} / process_max_fds{"+relayLabels+"}", "{{instance}}")},
 			{title: "Network", unit: "Bps", description: "Of the network namespace of the process.", queries: []query{

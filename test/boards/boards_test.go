@@ -64,10 +64,12 @@ func registry(mode string, relay bool) *metrics.Registry {
 		Connections:     map[string]metrics.Connections{"health": func() (int64, int64) { return 0, 0 }},
 		LimitedServices: func() map[string]int { return map[string]int{"reason": 0} },
 	}
+	o.Role, o.Followers = "relay", func() metrics.Followers { return metrics.Followers{} }
 	if !relay {
+		o.PendingSince = func() time.Time { return time.Time{} }
+		o.ConntrackEntries = func() (metrics.ConntrackEntries, bool) { return metrics.ConntrackEntries{}, true }
 		o.Services, o.HealthCheckProblems = count, count
 		o.SocketHooks = func() metrics.SocketHooks { return metrics.SocketHooks{State: "on"} }
-		o.ConntrackTable = func() (entries, limit int) { return 1, 2 }
 		o.Traffic = func() *metrics.Traffic { return &metrics.Traffic{} }
 		o.AffinityClients = func() []metrics.AffinityClients { return []metrics.AffinityClients{{Family: state.IPv4}} }
 	}
@@ -75,6 +77,8 @@ func registry(mode string, relay bool) *metrics.Registry {
 	o.Others = more
 	r := metrics.New(o)
 	r.Resets(state.ServiceName{Namespace: "shop", Name: "db"}, 1)
+	up := prometheus.NewGauge(prometheus.GaugeOpts{Name: "up", Help: "Prometheus itself sets it for each target."})
+	more.MustRegister(up)
 	if !relay {
 		r.Attempt(backend.Attempt{Update: &state.Update{Revision: 1, Full: true}, Began: time.Now()})
 		r.Status(backend.Status{Applied: 1})
@@ -187,16 +191,25 @@ func labelOf(t *testing.T, expr, label string, known map[string][]string) (has b
 	return has
 }
 
-// TestBoardsAreWritten: what lies in deploy is what this program writes.
-func TestBoardsAreWritten(t *testing.T) {
+// TestFilesAreWritten: the files in deploy are those that this program writes.
+func TestFilesAreWritten(t *testing.T) {
+	files, err := written()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range files {
+		if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s is not what this program writes (%v): go run . in test/boards", path, err)
+		}
+	}
+}
+
+// TestPanelsFit: no panel of a board lies on another one.
+func TestPanelsFit(t *testing.T) {
 	for _, b := range boards {
-		want, err := b.encode()
+		encoded, err := b.encode()
 		if err != nil {
 			t.Fatal(err)
-		}
-		got, err := os.ReadFile(filepath.Join(directory, b.file))
-		if err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s is not what this program writes (%v): go run . in test/boards", b.file, err)
 		}
 		var read struct {
 			Panels []struct {
@@ -204,7 +217,7 @@ func TestBoardsAreWritten(t *testing.T) {
 				GridPos struct{ X, Y, W, H int }
 			}
 		}
-		if err := json.Unmarshal(want, &read); err != nil {
+		if err := json.Unmarshal(encoded, &read); err != nil {
 			t.Fatal(err)
 		}
 		taken := map[[2]int]int{} // cells of the grid
@@ -222,41 +235,31 @@ func TestBoardsAreWritten(t *testing.T) {
 	}
 }
 
-// rules is a PrometheusRule, as far as it counts here.
-type rules struct {
-	Spec struct {
-		Groups []struct {
-			Rules []struct {
-				Alert, Expr string
-				Annotations map[string]string
-			}
+// ruleFile is a rule file of Prometheus, as far as it counts here.
+type ruleFile struct {
+	Groups []struct {
+		Rules []struct {
+			Alert, Expr string
+			Annotations map[string]string
 		}
 	}
 }
 
 // TestAlerts: each alert can be computed of what nodes show, and has a page on what to do; each page has an alert.
 func TestAlerts(t *testing.T) {
-	data, err := os.ReadFile(filepath.Join(directory, "..", "rules.yaml"))
+	data, err := os.ReadFile(alerts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var r rules
-	if err := yaml.UnmarshalStrict(data, &struct {
-		APIVersion string         `json:"apiVersion"`
-		Kind       string         `json:"kind"`
-		Metadata   map[string]any `json:"metadata"`
-		Spec       any            `json:"spec"`
-	}{}); err != nil {
-		t.Fatal(err)
-	}
+	var r ruleFile
 	if err := yaml.Unmarshal(data, &r); err != nil {
 		t.Fatal(err)
 	}
-	known, alerts := everything(t), map[string]bool{}
+	known, found := everything(t), map[string]bool{}
 	const pages = "https://github.com/switchyard-net/switchyard/blob/main/docs/runbooks/"
-	for _, g := range r.Spec.Groups {
+	for _, g := range r.Groups {
 		for _, a := range g.Rules {
-			alerts[a.Alert] = true
+			found[a.Alert] = true
 			check(t, a.Expr, known)
 			if url := a.Annotations["runbook_url"]; url != pages+a.Alert+".md" {
 				t.Errorf("%s: runbook_url is %q", a.Alert, url)
@@ -278,12 +281,12 @@ func TestAlerts(t *testing.T) {
 			}
 		}
 	}
-	found, err := filepath.Glob(filepath.Join("..", "..", "docs", "runbooks", "*.md"))
-	if err != nil || len(alerts) == 0 {
-		t.Fatalf("%d alerts, %v", len(alerts), err)
+	runbooks, err := filepath.Glob(filepath.Join("..", "..", "docs", "runbooks", "*.md"))
+	if err != nil || len(found) == 0 {
+		t.Fatalf("%d alerts, %v", len(found), err)
 	}
-	for _, path := range found {
-		if name := strings.TrimSuffix(filepath.Base(path), ".md"); !alerts[name] && name != "README" {
+	for _, path := range runbooks {
+		if name := strings.TrimSuffix(filepath.Base(path), ".md"); !found[name] && name != "README" {
 			t.Errorf("%s is about no alert", path)
 		}
 	}

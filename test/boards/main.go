@@ -1,29 +1,77 @@
-// Command boards writes the Grafana dashboards that are next to the alerts in deploy/kustomize/monitoring. Its tests
-// parse each query of boards and alerts as Prometheus does, and compare their metrics and labels with the metrics of
-// a process.
+// Command boards writes the Grafana dashboards in deploy, and copies the alerts of deploy/prometheus to Kustomize and the chart. Its
+// tests parse each query of boards and alerts as Prometheus does, and compare their metrics and labels with the metrics of a process.
 package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
-// directory is where the dashboards lie, seen from this package.
-var directory = filepath.Join("..", "..", "deploy", "kustomize", "monitoring", "boards")
+var (
+	deploy = filepath.Join("..", "..", "deploy")
+	// alerts is the source of the alerts, a rule file of Prometheus.
+	alerts = filepath.Join(deploy, "prometheus", "alerts.yaml")
+)
 
 func main() {
+	files, err := written()
+	for path, data := range files {
+		err = errors.Join(err, os.WriteFile(path, data, 0o644))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "boards:", err)
+		os.Exit(1)
+	}
+}
+
+// written returns the content of the files that this program writes, by path.
+func written() (map[string][]byte, error) {
+	monitoring, chart := filepath.Join(deploy, "kustomize", "monitoring"), filepath.Join(deploy, "helm", "switchyard", "files")
+	files := map[string][]byte{}
 	for _, b := range boards {
 		data, err := b.encode()
-		if err == nil {
-			err = os.WriteFile(filepath.Join(directory, b.file), data, 0o644)
-		}
 		if err != nil {
-			fmt.Fprintf(os.Stderr, "boards: %s: %v\n", b.file, err)
-			os.Exit(1)
+			return nil, fmt.Errorf("%s: %w", b.file, err)
 		}
+		files[filepath.Join(monitoring, "boards", b.file)] = data
+		files[filepath.Join(chart, "boards", b.file)] = data
 	}
+	source, err := os.ReadFile(alerts)
+	if err != nil {
+		return nil, err
+	}
+	_, groups, ok := strings.Cut(string(source), "\ngroups:\n")
+	if !ok {
+		return nil, fmt.Errorf("%s has no groups", alerts)
+	}
+	files[filepath.Join(chart, "alerts.yaml")] = []byte(copied + "groups:\n" + groups)
+	files[filepath.Join(monitoring, "rules.yaml")] = []byte(copied + ruleHead + indent(groups))
+	return files, nil
+}
+
+const (
+	copied   = "# Copied from deploy/prometheus/alerts.yaml by 'go run .' in test/boards.\n"
+	ruleHead = `apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: switchyard
+  namespace: kube-system
+spec:
+  groups:
+`
+)
+
+// indent moves lines to the right by a level of YAML.
+func indent(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		b.WriteString("  " + line)
+	}
+	return b.String()
 }
 
 // Sizes of panels, in units of Grafana's grid, which is 24 wide.

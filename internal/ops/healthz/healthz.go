@@ -40,6 +40,7 @@ type Health struct {
 	o Options
 
 	mu      sync.Mutex // guards all below
+	started time.Time
 	node    Node
 	updated time.Time // when the dataplane last showed the newest state known then
 	applied state.Revision
@@ -63,7 +64,8 @@ func New(o Options) *Health {
 	if o.Timeout == 0 {
 		o.Timeout = time.Minute
 	}
-	return &Health{o: o, updated: time.Now()}
+	now := time.Now()
+	return &Health{o: o, started: now, updated: now}
 }
 
 // SetTimeout changes how long an update may wait. See [Options].
@@ -154,21 +156,37 @@ func (h *Health) newest() state.Revision {
 
 // healthy is called with mu held.
 func (h *Health) healthy(now time.Time, newest state.Revision) bool {
-	since := h.pending
-	switch {
-	case !since.IsZero():
-	case newest <= h.applied:
-		h.behind = time.Time{}
-	default:
-		if h.behind.IsZero() {
-			h.behind = now
-		}
-		since = h.behind
-	}
+	since := h.waiting(now, newest)
 	if !h.failing && !since.IsZero() && h.progressed.After(since) {
 		since = h.progressed
 	}
 	return since.IsZero() || now.Sub(since) < h.o.Timeout
+}
+
+// waiting returns since when the oldest update waits, zero if none does. It is called with mu held.
+func (h *Health) waiting(now time.Time, newest state.Revision) time.Time {
+	switch {
+	case !h.pending.IsZero():
+		return h.pending
+	case newest <= h.applied:
+		h.behind = time.Time{}
+	case h.behind.IsZero():
+		h.behind = now
+	}
+	return h.behind
+}
+
+// PendingSince returns since when the oldest update waits for the dataplane, zero if none waits. A dataplane that has shown no
+// state yet waits since the start of the process. An update that the reconciler does not mention, because a call of the
+// dataplane hangs, counts from when it was first noticed, by this method or an answer.
+func (h *Health) PendingSince() time.Time {
+	newest := h.newest()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.applied == 0 {
+		return h.started
+	}
+	return h.waiting(time.Now(), newest)
 }
 
 // Problem is one thing that is not as it should be.

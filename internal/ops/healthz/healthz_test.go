@@ -218,6 +218,37 @@ func TestSetTimeout(t *testing.T) {
 	})
 }
 
+// TestPendingSince: a change waits since it came, also over failures, and a process that has programmed nothing waits since its start.
+func TestPendingSince(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var newest state.Revision
+		h, began := New(Options{Newest: func() state.Revision { return newest }}), time.Now()
+		expect := func(when string, want time.Time) {
+			t.Helper()
+			if got := h.PendingSince(); !got.Equal(want) {
+				t.Errorf("%s: pending since %v, want %v", when, got, want)
+			}
+		}
+		time.Sleep(time.Minute)
+		expect("before the first state", began)
+		newest = 1
+		h.Status(backend.Status{Pending: time.Now(), Failures: 1, Err: errors.New("refused")})
+		expect("the first state fails", began)
+		h.Status(backend.Status{Applied: 1, LastSuccess: time.Now()})
+		expect("it is programmed", time.Time{})
+		newest = 2
+		time.Sleep(time.Second)
+		noticed := time.Now()
+		expect("the dataplane has not been called", noticed)
+		time.Sleep(time.Minute)
+		expect("the call hangs", noticed)
+		h.Status(backend.Status{Applied: 1, Pending: began.Add(time.Minute), Failures: 3, Err: errors.New("refused")})
+		expect("the call fails", began.Add(time.Minute))
+		h.Status(backend.Status{Applied: 2, LastSuccess: time.Now()})
+		expect("all is programmed", time.Time{})
+	})
+}
+
 // TestVerificationOfAnOldState: a success while an update waits is not one of the newest state.
 // TestProgress: an update that takes long, but gets on, is no reason to end the process. One that is stuck is, and so is one that gets on,
 // fails and begins again.

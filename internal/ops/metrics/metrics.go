@@ -82,12 +82,18 @@ type Options struct {
 	Traffic func() *Traffic
 	// AffinityClients returns how many clients with affinity are remembered, by family. It is empty where that is not known.
 	AffinityClients func() []AffinityClients
-	// ConntrackTable returns how many connections the kernel tracks, and how many it can. A limit of 0 is none, or is not known.
-	ConntrackTable func() (entries, limit int)
 	// Relayed returns what the relay of mode userspace carries, by protocol. It is empty in other modes.
 	Relayed func() map[string]Relayed
 	// SocketHooks returns how the socket hooks are doing. It is asked in mode ebpf only.
 	SocketHooks func() SocketHooks
+	// PendingSince returns the time since when the oldest change waits for the dataplane, zero if none waits. It is nil in a
+	// process without dataplane.
+	PendingSince func() time.Time
+	// ConntrackEntries returns the entries of the connection tracking table, and false where there is none.
+	ConntrackEntries func() (ConntrackEntries, bool)
+	// Followers returns the clients of the node-local API, and Role is the role of the process that serves them: relay or server.
+	Followers func() Followers
+	Role      string
 }
 
 // Connections returns how many connections are open, and how many were closed because there were too many.
@@ -216,6 +222,9 @@ func (r *Registry) registerOwn(o *Options) {
 	register(r.registry, prometheus.NewGaugeVec(info, []string{"version", "go_version", "platform"})).
 		WithLabelValues(cmp.Or(o.Version, "unknown"), runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH).Set(1)
 
+	timestamp(r.registry, "start_time_seconds",
+		"Unix time at which the process started. It is constant, while process_start_time_seconds follows corrections of the node's clock.",
+		func() time.Time { return r.started })
 	for server, count := range o.Connections {
 		labels := prometheus.Labels{"server": server}
 		r.registry.MustRegister(
@@ -243,6 +252,17 @@ func (r *Registry) registerOwn(o *Options) {
 	asked("source_problems", "Problems that the sources of cluster objects have.", o.SourceProblems)
 	asked("node_problems", "Nodes without fields that they had, or that the configuration relies on.", o.NodeProblems)
 	asked("health_check_port_problems", "Health check node ports that cannot be served.", o.HealthCheckProblems)
+	if o.PendingSince != nil {
+		timestamp(r.registry, "oldest_pending_change_timestamp_seconds",
+			"Unix time since when the oldest change waits to be programmed; 0 if none waits. Until the first state is programmed, it is the start of the process.",
+			o.PendingSince)
+	}
+	if o.ConntrackEntries != nil {
+		r.registry.MustRegister(conntrackEntries{o.ConntrackEntries})
+	}
+	if o.Followers != nil {
+		r.registry.MustRegister(newFollowers(o.Role, o.Followers))
+	}
 	if o.LimitedServices != nil {
 		r.registry.MustRegister(limited{o.LimitedServices})
 	}
@@ -251,9 +271,6 @@ func (r *Registry) registerOwn(o *Options) {
 	}
 	if o.Relayed != nil {
 		r.registry.MustRegister(relayed{o.Relayed})
-	}
-	if o.ConntrackTable != nil {
-		r.registry.MustRegister(conntrackTable{o.ConntrackTable})
 	}
 	if o.AffinityClients != nil {
 		r.registry.MustRegister(affinity{o.AffinityClients})

@@ -49,15 +49,18 @@ rest_client_requests_total counter code,host,method
 rest_client_response_size_bytes histogram host,verb
 rest_client_transport_ca_reload_total counter reason,result
 rest_client_transport_create_calls_total counter result
+switchyard_api_followers gauge kind,role
+switchyard_api_oldest_unapplied_update_timestamp_seconds gauge role
+switchyard_api_sent_bytes_total counter role
 switchyard_applied_revision gauge
 switchyard_build_info gauge go_version,platform,version
 switchyard_connection_resets_total counter name,namespace
+switchyard_conntrack_entries gauge
+switchyard_conntrack_entries_limit gauge
 switchyard_dataplane_attempts_total counter call,result
 switchyard_dataplane_repairs_total counter
 switchyard_dataplane_verify_duration_seconds histogram
 switchyard_dataplane_written_total counter
-switchyard_conntrack_entries gauge
-switchyard_conntrack_entries_limit gauge
 switchyard_failed_services gauge
 switchyard_health_check_port_problems gauge
 switchyard_limited_services gauge reason
@@ -66,6 +69,7 @@ switchyard_network_programming_duration_seconds histogram
 switchyard_node_problems gauge
 switchyard_nftables_affinity_clients gauge ip_family
 switchyard_nftables_affinity_clients_limit gauge ip_family
+switchyard_oldest_pending_change_timestamp_seconds gauge
 switchyard_server_connections gauge server
 switchyard_server_connections_closed_total counter server
 switchyard_service_connections_total counter namespace,port,service
@@ -74,6 +78,7 @@ switchyard_service_ports_left_out gauge
 switchyard_service_rejects_total counter namespace,port,service
 switchyard_services gauge
 switchyard_source_problems gauge
+switchyard_start_time_seconds gauge
 `
 
 // byMode are those that only one mode has.
@@ -130,8 +135,11 @@ func TestNamesTypesAndLabels(t *testing.T) {
 				LogLinesSuppressed:     func() uint64 { return 4 },
 				LimitedServices:        func() map[string]int { return map[string]int{"NodeFull": 3} },
 				Traffic:                func() *Traffic { return &Traffic{} },
-				ConntrackTable:         func() (entries, limit int) { return 5, 6 },
 				AffinityClients:        func() []AffinityClients { return []AffinityClients{{Family: state.IPv4}} },
+				PendingSince:           func() time.Time { return time.Time{} },
+				ConntrackEntries:       func() (ConntrackEntries, bool) { return ConntrackEntries{}, true },
+				Role:                   "relay",
+				Followers:              func() Followers { return Followers{} },
 				IPTablesInvalidDropped: packets, IPTablesLocalhostAccepted: packets,
 				LocalNodePorts: func() LocalNodePorts {
 					return LocalNodePorts{Listeners: 1, Failures: 2, Rejects: []LocalRejects{{state.IPv6, state.UDP, 3}}}
@@ -591,6 +599,38 @@ func TestAffinityClients(t *testing.T) {
 	now = nil
 	check(t, r, "not told", map[string]float64{
 		"switchyard_nftables_affinity_clients ip_family=IPv4": -1, "switchyard_nftables_affinity_clients_limit ip_family=IPv4": -1,
+	})
+}
+
+// TestPendingSince: no time is 0.
+func TestPendingSince(t *testing.T) {
+	var since time.Time
+	r := New(Options{Mode: ModeNFTables, Families: both, PendingSince: func() time.Time { return since }})
+	check(t, r, "nothing waits", map[string]float64{"switchyard_oldest_pending_change_timestamp_seconds": 0})
+	since = time.Unix(1000, 5e8)
+	check(t, r, "a change waits", map[string]float64{"switchyard_oldest_pending_change_timestamp_seconds": 1000.5})
+}
+
+// TestConntrackEntries: the numbers are read again for each scrape, and unknown numbers are not shown.
+func TestConntrackEntries(t *testing.T) {
+	now, known := ConntrackEntries{Entries: 90, Limit: 100}, true
+	r := New(Options{Mode: ModeNFTables, Families: both, ConntrackEntries: func() (ConntrackEntries, bool) { return now, known }})
+	check(t, r, "known", map[string]float64{"switchyard_conntrack_entries": 90, "switchyard_conntrack_entries_limit": 100})
+	known = false
+	check(t, r, "unknown", map[string]float64{"switchyard_conntrack_entries": -1, "switchyard_conntrack_entries_limit": -1})
+}
+
+// TestFollowers: each number is read again for each scrape.
+func TestFollowers(t *testing.T) {
+	now := Followers{Dataplanes: 3, Relays: 2, OldestUnapplied: time.Unix(1000, 0), Sent: 4096}
+	r := New(Options{Families: both, Role: "relay", Followers: func() Followers { return now }})
+	check(t, r, "behind", map[string]float64{
+		"switchyard_api_followers kind=dataplane role=relay": 3, "switchyard_api_followers kind=relay role=relay": 2,
+		"switchyard_api_oldest_unapplied_update_timestamp_seconds role=relay": 1000, "switchyard_api_sent_bytes_total role=relay": 4096,
+	})
+	now = Followers{}
+	check(t, r, "nobody", map[string]float64{
+		"switchyard_api_followers kind=dataplane role=relay": 0, "switchyard_api_oldest_unapplied_update_timestamp_seconds role=relay": 0,
 	})
 }
 

@@ -87,6 +87,11 @@ readinessProbe:
 {{- end }}
 {{- end }}
 
+{{- /* Whether an address and port can be reached on the node only. */}}
+{{- define "switchyard.loopback" -}}
+{{- if regexMatch "^(127\\.|\\[::1\\])" . }}true{{ end }}
+{{- end }}
+
 {{- /* Whether nodes have the cluster's objects from relays: then they ask no API server. */}}
 {{- define "switchyard.relayed" -}}
 {{- if and .Values.split.enabled .Values.split.relays -}}
