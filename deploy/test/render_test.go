@@ -83,7 +83,7 @@ func helm(v values) ([]byte, error) {
 }
 
 // placeholders make the chart what the base is.
-var placeholders = values{"apiServer": "https://api-server.example:6443"}
+var placeholders = values{"apiServer": "https://api-server.example:6443", "image": values{"tag": "latest"}}
 
 // rendered renders the chart with placeholders and more values, of the top level.
 func rendered(t *testing.T, more values) objects {

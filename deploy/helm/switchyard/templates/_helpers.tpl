@@ -11,7 +11,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 
 {{- /* Mode iptables runs programs, which the flavour iptables of the image has. */}}
 {{- define "switchyard.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ eq (include "switchyard.mode" .) "iptables" | ternary "-iptables" "" }}
+{{- end }}
 {{- end }}
 
 {{- define "switchyard.mode" -}}
@@ -35,6 +39,9 @@ env:
   {{- with include "switchyard.goMemoryLimit" .Values.resources }}
   - name: GOMEMLIMIT
     value: {{ . }}
+  {{- end }}
+  {{- with .Values.env }}
+  {{- toYaml . | nindent 2 }}
   {{- end }}
 resources:
   {{- toYaml .Values.resources | nindent 2 }}
