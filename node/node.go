@@ -620,7 +620,7 @@ func (n *Node) removeLeftovers(ctx context.Context) error {
 }
 
 // SetUp writes the kernel settings of section linux of c: limits and timeouts of connection tracking, and the OOM score of this
-// process. A setting that cannot be written, as on a nested or rootless node, is a warning.
+// process. A setting that cannot be written, as on a nested or rootless node, is a warning. For the OOM score, it is a line of verbosity 1.
 func SetUp(c *config.Config, log *slog.Logger) {
 	ct := &c.Linux.Conntrack
 	for _, err := range nodesetup.Apply(nodesetup.Options{
@@ -636,9 +636,16 @@ func SetUp(c *config.Config, log *slog.Logger) {
 			log.Debug("this operating system has none of the settings of the section linux", "error", err)
 			continue
 		}
-		log.Warn("cannot set sysctl or OOM score", "error", err)
+		if w, ok := errors.AsType[*nodesetup.Warning](err); ok && w.IsOOMScore() {
+			log.Log(context.Background(), levelOf(1), "cannot set OOM score", "error", err)
+			continue
+		}
+		log.Warn("cannot set sysctl", "error", err)
 	}
 }
+
+// levelOf returns the level of lines that are shown with a verbosity.
+func levelOf(verbosity int) slog.Level { return slog.Level(-verbosity) }
 
 // fieldName returns what messages call a field of the configuration.
 func (n *Node) fieldName(path string) string {

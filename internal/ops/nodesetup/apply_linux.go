@@ -23,7 +23,6 @@ const (
 	netfilter    = "/proc/sys/net/netfilter/"
 	maxFile      = netfilter + "nf_conntrack_max"
 	hashsizeFile = "/sys/module/nf_conntrack/parameters/hashsize"
-	oomFile      = "/proc/self/oom_score_adj"
 	cpusFile     = "/sys/devices/system/cpu/online"
 )
 

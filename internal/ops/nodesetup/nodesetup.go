@@ -63,6 +63,13 @@ type Warning struct {
 	Err error
 }
 
+// oomFile has the OOM score of the process.
+const oomFile = "/proc/self/oom_score_adj"
+
+// IsOOMScore reports whether the setting is the OOM score of the process. Ordinary containers lack the capability for it. The kubelet sets
+// the score of a container itself.
+func (w *Warning) IsOOMScore() bool { return w.File == oomFile }
+
 // Error names the file, the values, the reason and the remedy.
 func (w *Warning) Error() string {
 	was := ""
