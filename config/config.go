@@ -102,7 +102,7 @@ type ClientConnection struct {
 
 // Logging has the levels and the format of the log.
 type Logging struct {
-	// Format is text or json.
+	// Format is one of [LogFormats].
 	Format string
 	// FlushFrequency is how long a line may be held back.
 	FlushFrequency Duration
@@ -113,6 +113,9 @@ type Logging struct {
 	// Options are settings of the formats.
 	Options LogOptions
 }
+
+// LogFormats are the formats of lines: logfmt, JSON, and the text of Kubernetes' components.
+var LogFormats = []string{"text", "json", "klog"}
 
 // VModule sets the verbosity for the source files whose name, without .go, matches a pattern.
 type VModule struct {

@@ -59,8 +59,8 @@ func (c *Config) validateGeneral(errs *FieldErrors) {
 	if c.ClientConnection.Burst < 0 {
 		errs.Add("clientConnection.burst", "must not be negative, got %d", c.ClientConnection.Burst)
 	}
-	if f := c.Logging.Format; f != "text" && f != "json" {
-		errs.Add("logging.format", "must be text or json, got %q", f)
+	if f := c.Logging.Format; !slices.Contains(LogFormats, f) {
+		errs.Add("logging.format", "must be one of %s, got %q", strings.Join(LogFormats, ", "), f)
 	}
 	errs.NotNegative("logging.flushFrequency", c.Logging.FlushFrequency)
 	if c.Logging.Verbosity < 0 {

@@ -37,7 +37,7 @@ func TestFlagsOfTheAPI(t *testing.T) {
 		{"serve --relay unix:///b --relay-socket-users no-such-user", []string{"--relay-socket-users", "name a user of this host, or give the number"}},
 		{"serve --max-connection-age 1s", []string{"--max-connection-age: 1s is too short; give a minute or more, or 0"}},
 		{"serve --socket-users root,no-such-user", []string{"--socket-users: user \"no-such-user\"", "or give the number"}},
-		{"serve --logging-format xml", []string{"--logging-format", "neither text nor json"}},
+		{"serve --logging-format xml", []string{"--logging-format", "is none of text, json and klog"}},
 		{"apply nftables --api foo", []string{"--api: target \"foo\"", "want unix:///path"}},
 		{"apply nftables --api relay.example:8443", []string{"--api: target \"relay.example:8443\"", "--tls-ca"}},
 		{"apply nftables --tls-cert a", []string{"--tls-cert and --tls-key are needed together"}},

@@ -93,7 +93,7 @@ for a while follows the API server itself, until a relay answers again.`,
 	f.StringVar(&o.node, "node", "", "name of this node (default: the one that the server is for, or that the certificate names; with --fallback the host's name)")
 	o.routing.register(f, "; leave it out to use the server's value, which the API carries")
 	o.dataplane.register(f, "of kind "+kind+" or KubeProxyConfiguration")
-	cli.Complete(cmd, "logging-format", "text", "json")
+	cli.Complete(cmd, "logging-format", cli.LogFormats...)
 	f.BoolVar(&o.ports, "health-check-node-ports", true, "answer load balancers on the health check node ports of Services; false if 'switchyard serve' does")
 	f.BoolVar(&o.fallback, "fallback", false, "follow the API server while no relay answers; of the flags about routing, all but --cluster-cidr and --nodeport-addresses count only then, and these two override the API")
 	f.DurationVar(&o.fallbackAfter, "fallback-after", 10*time.Second, "how long no relay may answer until then")

@@ -20,11 +20,7 @@ import (
 func newLog(stdout, stderr io.Writer, c *config.Config, v *verbosity) *slog.Logger {
 	v.set(&c.Logging)
 	handler := func(w io.Writer) slog.Handler {
-		o := &slog.HandlerOptions{Level: slog.Level(math.MinInt)} // v decides
-		if c.Logging.Format == "json" {
-			return slog.NewJSONHandler(w, o)
-		}
-		return slog.NewTextHandler(w, o)
+		return cli.LogHandler(w, c.Logging.Format, math.MinInt) // v decides
 	}
 	output := c.Logging.Options.Text
 	if c.Logging.Format == "json" {

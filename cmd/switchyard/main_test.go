@@ -55,7 +55,7 @@ func TestExitCodes(t *testing.T) {
 		{"run --source x --frob", cli.ExitUsage, "switchyard: unknown flag: --frob"},
 		{"run --source x --cluster-cidr ten", cli.ExitUsage, `"ten" is not a CIDR such as 10.244.0.0/16`},
 		{"run --source x --nodeport-addresses here", cli.ExitUsage, "nor the word primary"},
-		{"run --source x --logging-format xml", cli.ExitUsage, "neither text nor json"},
+		{"run --source x --logging-format xml", cli.ExitUsage, "is none of text, json and klog"},
 		{"version now", cli.ExitUsage, "switchyard: unknown command"},
 		{"run --source /there/is/nothing", cli.ExitError, "switchyard: /there/is/nothing: cannot be read: no such file"},
 	}

@@ -54,7 +54,7 @@ Once the first state is programmed, it removes what kube-proxy has left in the k
 	p.register(cmd.Flags())
 	cli.Complete(cmd, "proxy-mode", node.Modes(runtime.GOOS)...)
 	cli.Complete(cmd, "detect-local-mode", "ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix")
-	cli.Complete(cmd, "logging-format", "text", "json")
+	cli.Complete(cmd, "logging-format", cli.LogFormats...)
 	cmd.SetFlagErrorFunc(explainRemoved)
 	// As kube-proxy does, for the sake of old command lines.
 	cmd.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {

@@ -136,7 +136,7 @@ func (p *proxyFlags) registerLogging(fs *pflag.FlagSet) {
 	l := &p.file.Logging
 	fs.Int32VarP(&l.Verbosity, "v", "v", 0, cli.VerbosityUsage)
 	fs.Var((*vmodule)(&l.VModule), "vmodule", "verbosity of single source files: pattern=N,...")
-	fs.StringVar(&l.Format, "logging-format", l.Format, "text or json")
+	fs.StringVar(&l.Format, "logging-format", l.Format, cli.LogFormatUsage)
 	duration(fs, &l.FlushFrequency.Duration, "log-flush-frequency", "how long a log line may be held back")
 	for format, o := range map[string]*v1alpha1.LogOutput{"text": &l.Options.Text, "json": &l.Options.JSON} {
 		fs.BoolVar(&o.SplitStream, "log-"+format+"-split-stream", false, "in "+format+" format, log errors to stderr and the rest to stdout")

@@ -302,7 +302,7 @@ func TestProxyFlagsBesideAFile(t *testing.T) {
 	if !slices.Equal(warnings, want) {
 		t.Errorf("warnings = %q", warnings)
 	}
-	if _, _, err := parse(t, "--config="+path, "--logging-format=xml").config(); err == nil || err.Error() != `--logging-format must be text or json, got "xml"` {
+	if _, _, err := parse(t, "--config="+path, "--logging-format=xml").config(); err == nil || err.Error() != `--logging-format must be one of text, json, klog, got "xml"` {
 		t.Errorf("a bad flag beside --config: %v", err)
 	}
 	if _, _, err := parse(t, "--config="+path+".not").config(); err == nil || !strings.HasPrefix(err.Error(), "--config: ") {

@@ -74,7 +74,7 @@ the broken ones. A start on an empty kernel begins with the good manifests.`,
 	o.dataplane.file.dataplanes = configfile.DataplaneKinds()
 	o.dataplane.register(f, "of kind KubeProxyConfiguration or of one dataplane's kind, such as NFTablesConfiguration")
 	o.dataplane.file.registerAdmin(f)
-	cli.Complete(cmd, "logging-format", "text", "json")
+	cli.Complete(cmd, "logging-format", cli.LogFormats...)
 	return cmd
 }
 

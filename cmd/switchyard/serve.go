@@ -78,7 +78,7 @@ of node NAME. The organisation switchyard:relays may have everything.`,
 	f.StringVar(&o.tls.ClientCAFile, "client-ca", "", "authorities that sign clients' certificates")
 	o.file.register(f, "of kind KubeProxyConfiguration")
 	o.file.registerAdmin(f)
-	cli.Complete(cmd, "logging-format", "text", "json")
+	cli.Complete(cmd, "logging-format", cli.LogFormats...)
 	f.BoolVar(&o.ports, "health-check-node-ports", false, "answer load balancers on the health check node ports of Services, instead of the dataplane")
 	f.IntVar(&o.clients, "max-clients", 0, "most clients at once at each address of --listen; a quarter of them, or 64 if that is more, from one IPv4 address or IPv6 /64; as many may be about to show a certificate; 0 for 10000")
 	f.DurationVar(&o.maxAge, "max-connection-age", time.Hour, "how long a connection over TLS lasts, or a fifth less at random, until its client connects again; 0 for ever")

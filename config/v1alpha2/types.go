@@ -122,7 +122,7 @@ type ClientConnection struct {
 
 // Logging is the section logging.
 type Logging struct {
-	// `text` or `json`.
+	// `text` is logfmt, `json` is JSON, and `klog` is the text of Kubernetes' components.
 	Format string `json:"format"`
 	// How long a line may be held back.
 	FlushFrequency config.Duration `json:"flushFrequency"`

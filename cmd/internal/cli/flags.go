@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -58,24 +59,27 @@ func (a *PageAddress) Set(s string) error {
 // VerbosityUsage is the help text of -v, which means the same in all commands.
 const VerbosityUsage = "log more: 0 for what an operator should know, 4 and above for debugging, as in Kubernetes"
 
+// LogFormatUsage is the help text of --logging-format.
+const LogFormatUsage = "text (logfmt), json, or klog for the text of Kubernetes' components"
+
 // LogFlags are the flags about logging.
 type LogFlags struct {
 	// Verbosity is as in Kubernetes: 0 for what an operator should know, 4 and above for debugging.
 	Verbosity int32
-	// Format is text or json.
+	// Format is text, json or klog.
 	Format string
 }
 
 // Register adds the flags to the flags of a command.
 func (l *LogFlags) Register(flags *pflag.FlagSet) {
 	flags.Int32VarP(&l.Verbosity, "v", "v", 0, VerbosityUsage)
-	flags.StringVar(&l.Format, "logging-format", "text", "text or json")
+	flags.StringVar(&l.Format, "logging-format", "text", LogFormatUsage)
 }
 
 // Check finds values that cannot be used.
 func (l *LogFlags) Check() error {
-	if l.Format != "text" && l.Format != "json" {
-		return NoneOf("logging-format", l.Format, "text", "json")
+	if !slices.Contains(LogFormats, l.Format) {
+		return NoneOf("logging-format", l.Format, LogFormats...)
 	}
 	return nil
 }
@@ -85,12 +89,7 @@ func (l *LogFlags) Logger(w io.Writer) (*slog.Logger, error) {
 	if err := l.Check(); err != nil {
 		return nil, err
 	}
-	options := &slog.HandlerOptions{Level: LevelOf(l.Verbosity)}
-	var h slog.Handler = slog.NewTextHandler(w, options)
-	if l.Format == "json" {
-		h = slog.NewJSONHandler(w, options)
-	}
-	log := slog.New(loglimit.New().Handler(h))
+	log := slog.New(loglimit.New().Handler(LogHandler(w, l.Format, LevelOf(l.Verbosity))))
 	LogLibraries(log)
 	return log, nil
 }

@@ -102,7 +102,7 @@ translates the others. That needs root.`,
 	o.log.Register(f)
 	cli.Complete(cmd, "output", lab.Formats...)
 	cli.Complete(cmd, "dataplane", labDataplanes...)
-	cli.Complete(cmd, "logging-format", "text", "json")
+	cli.Complete(cmd, "logging-format", cli.LogFormats...)
 	return cmd
 }
 
