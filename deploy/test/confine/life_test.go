@@ -50,10 +50,7 @@ func TestLife(t *testing.T) {
 	n.file("many.yaml", many(1000))
 	other := "10.96.0.11:80"
 	move := func(from, to string) {
-		n.file("new", strings.ReplaceAll(objects["nodes"]+"\n---\n"+objects["services"]+"\n---\n"+objects["endpointslices"]+"\n", from, to))
-		if err := os.Rename(filepath.Join(n.dir, "new"), filepath.Join(n.dir, "web.yaml")); err != nil {
-			t.Fatal(err)
-		}
+		n.file("web.yaml", strings.ReplaceAll(objects["nodes"]+"\n---\n"+objects["services"]+"\n---\n"+objects["endpointslices"]+"\n", from, to))
 	}
 	for _, format := range []string{"text", "json"} {
 		p := n.start(somebody, somebody, netAdmin, "run", "--source", n.dir, "--node", "node-a", "-v", "4", "--logging-format", format)
@@ -87,6 +84,7 @@ func TestLifeOfProxy(t *testing.T) {
 		path := config("23m")
 		p := n.start(user, user, netAdmin, "proxy", "--config", path, "--master", "http://"+apiAddr)
 		n.eventually("connections are routed", n.routes(clusterAddr))
+		n.eventually("the configuration is read", func() bool { return n.sysctl("nf_conntrack_tcp_timeout_close_wait") == "1380" })
 		config("22m")
 		n.eventually("the configuration is read again", func() bool { return n.sysctl("nf_conntrack_tcp_timeout_close_wait") == "1320" })
 		n.flush()
@@ -95,6 +93,7 @@ func TestLifeOfProxy(t *testing.T) {
 			t.Errorf("/metrics: %.100s", got)
 		}
 		p.stop()
+		n.flush() // so that what follows is the work of the next process
 	}
 }
 

@@ -163,11 +163,11 @@ func (n *node) serve(address string, h http.Handler) {
 	n.Cleanup(func() { s.Close() })
 }
 
-// file writes a file that everybody may read.
+// file writes a file that everybody may read, at once, so that no process reads a part of it.
 func (n *node) file(name, text string) string {
 	n.Helper()
 	path := filepath.Join(n.dir, name)
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+	if err := errors.Join(os.WriteFile(path+".new", []byte(text), 0o644), os.Rename(path+".new", path)); err != nil {
 		n.Fatal(err)
 	}
 	return path
