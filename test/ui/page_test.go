@@ -169,7 +169,7 @@ func TestPage(t *testing.T) {
 	y.busy()
 	b.sees("#health", "node-a is healthy")
 	b.sees("#count", "18 Services")
-	b.sees(".row .c5", "no endpoint in use: 3 not ready")
+	b.sees(".row .c5", "no endpoint of the Service is ready")
 	b.picture("page-light")
 
 	b.press("/")
