@@ -326,7 +326,7 @@ func TestProxy(t *testing.T) {
 	for name, user := range map[string]int{"root": 0, "somebody": somebody} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			p := n.start(user, user, netAdmin, "proxy", "--config", n.config(kernelSettings), "--master", "http://"+apiAddr)
+			p := n.start(user, user, netAdmin, "proxy", "--config", n.config(kernelSettings), "--master", "http://"+apiAddr, "-v", "1")
 			n.eventually("connections to the cluster IP are routed", n.routes(clusterAddr))
 			n.eventually("connections to the node port are routed", n.routes(nodeAddr+":"+nodePort))
 			if got := p.status("CapEff") + p.status("CapBnd"); got != strings.Repeat("0000000000001000", 2) {
@@ -340,7 +340,7 @@ func TestProxy(t *testing.T) {
 					t.Errorf("%s of %s: %s", path, address, got)
 				}
 			}
-			// The limit belongs to the host's namespaces, and a lower score to those with the capability SYS_RESOURCE.
+			// The limit belongs to the host's namespaces, and a lower score to those with the capability SYS_RESOURCE. The score is a line of -v 1.
 			for _, file := range []string{"/proc/sys/net/netfilter/nf_conntrack_max", "/proc/self/oom_score_adj"} {
 				if got := p.output(); !strings.Contains(got, "cannot set "+file) || !strings.Contains(got, "leave it alone with") {
 					t.Errorf("no warning with a remedy about %s", file)
