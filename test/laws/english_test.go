@@ -125,6 +125,11 @@ func (s *style) findings(text string) (findings []string) {
 	if !strings.HasSuffix(strings.TrimSpace(text), ".") {
 		end = partEnd
 	}
+	return append(findings, s.sentences(text, end)...)
+}
+
+// sentences are the faults of sentences: too long, or without the subject in front.
+func (s *style) sentences(text string, end *regexp.Regexp) (findings []string) {
 	for _, sentence := range end.Split(text, -1) {
 		if n := len(strings.Fields(sentence)); n > s.maxWords {
 			findings = append(findings, fmt.Sprintf("%q: split this sentence of %d words", sentence, n))
