@@ -329,7 +329,7 @@ func (c candidates) tally() tally {
 	return t
 }
 
-// use reports whether hints of a kind count: all ready endpoints must carry them, and at least one must be meant for
+// use reports whether hints of a kind count. All ready endpoints must carry them, and at least one must be meant for
 // this node (pkg/proxy/topology.go, topologyModeFromHints).
 func (t tally) use(hinted, here traits) HintUse {
 	switch {

@@ -8,10 +8,10 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// skips returns why this instance does not route svc, empty if it does: it is not headless (clusterIP: None) and not ExternalName,
-// and the label service.kubernetes.io/service-proxy-name names this instance, or is absent if this instance has no name. That a
-// service without cluster IPs is not routed follows from [hasFamily]. (pkg/proxy/util, ShouldSkipService; pkg/proxy, the label
-// selector of the Service informer.)
+// skips returns why this instance does not route svc, empty if it does. It skips headless (clusterIP: None) and
+// ExternalName Services. The label service.kubernetes.io/service-proxy-name must name this instance, or be absent if
+// this instance has no name. That a service without cluster IPs is not routed follows from [hasFamily].
+// (pkg/proxy/util, ShouldSkipService; pkg/proxy, the label selector of the Service informer.)
 func skips(cfg *Config, svc *model.Service) Reason {
 	switch {
 	case svc == nil:

@@ -11,8 +11,8 @@ import (
 // the memory of their endpoints.
 //
 // externalTrafficPolicy only counts if p is reachable from outside the cluster. With policy Local, clients inside the
-// cluster still reach all endpoints: pods with their own address, the node masqueraded ("short circuit",
-// pkg/proxy/nftables and iptables proxier.go; pkg/proxy/serviceport.go, UsesClusterEndpoints).
+// cluster still reach all endpoints: pods with their own address, the node masqueraded. (The "short circuit" of
+// pkg/proxy/nftables and iptables proxier.go; pkg/proxy/serviceport.go, UsesClusterEndpoints.)
 //
 // It returns the policies by which it chose.
 func setTraffic(p *state.Port, cfg *Config, svc *model.Service, eps candidates) (by choice) {

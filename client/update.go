@@ -57,7 +57,7 @@ type Update struct {
 	Triggers []time.Time
 }
 
-// maxUpdate limits the bytes of an update, over all parts, so that a broken server with an endless update does not take
+// maxUpdate limits the bytes of an update, over all parts. Otherwise a broken server with an endless update could take
 // all memory of the node. A state of 100,000 services with ten endpoints each has about 20 MiB.
 const maxUpdate = 256 << 20
 

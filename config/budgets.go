@@ -9,8 +9,8 @@ const NodeMemory = 1000 << 20
 
 const (
 	// entryBytes is the memory of an entry. It covers the heap while the store or the dataplane processes all entries
-	// at once, and the kernel's memory, which is charged to the same container. docs/adr/0034-budgets-in-bytes.md has
-	// the measurements.
+	// at once. It also covers the kernel's memory, which is charged to the same container.
+	// docs/adr/0034-budgets-in-bytes.md has the measurements.
 	entryBytes = 512
 	// ruleFactor is how much more an entry costs in mode iptables. There it is a rule that a program reads as text, and
 	// the kernel replaces the whole table. It also bounds the time of a commit, which grows faster than the number of
@@ -52,8 +52,8 @@ func (s Services) Derived(mode Mode, memory int64) Services {
 	return s
 }
 
-// MaxFrontends returns how many frontends (ports times addresses) are routed for one Service: one for each 32 entries
-// that it may have, and at least 2,000. 0 means no limit. s must come from [Services.Derived].
+// MaxFrontends returns the limit of routed frontends (ports times addresses) of one Service. It is one for each 32
+// entries that the Service may have, and at least 2,000. 0 means no limit. s must come from [Services.Derived].
 func (s Services) MaxFrontends() int64 {
 	if s.MaxEntries == 0 {
 		return 0

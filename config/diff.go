@@ -65,8 +65,8 @@ func same(a, b reflect.Value) bool {
 type effect uint8
 
 const (
-	// effectLive fields are applied while the process runs: at once, or by replacing a part of the process, which takes
-	// over the state in the kernel.
+	// effectLive fields are applied while the process runs. Some are applied at once. Others replace a part of the
+	// process, and the new part takes over the state in the kernel.
 	effectLive effect = iota + 1
 	// effectRestart fields take effect when the process is started again.
 	effectRestart

@@ -88,9 +88,9 @@ var (
 
 // NodePorts returns the addresses on which NodePorts are served.
 //
-// If NodePortAddresses is empty, the mode decides, as with kube-proxy: the primary addresses in modes nftables and ebpf
-// (which is part of nftables), otherwise all addresses. A blank mode counts as iptables, as in kube-proxy, so that a
-// cluster without a configured mode keeps its NodePorts. In mode iptables, iptables.localhostNodePorts adds the
+// If NodePortAddresses is empty, the mode decides, as with kube-proxy. Modes nftables and ebpf (which is part of
+// nftables) use the primary addresses, other modes all addresses. A blank mode counts as iptables, as in kube-proxy, so
+// that a cluster without a configured mode keeps its NodePorts. In mode iptables, iptables.localhostNodePorts adds the
 // loopback addresses of IPv4. kube-proxy serves no other loopback addresses in that mode.
 func (c *Config) NodePorts() state.NodePortAddresses {
 	a, loopback := c.NodePortAddresses, localhost

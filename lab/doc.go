@@ -1,5 +1,5 @@
-// Package lab shows how ordinary manifests affect connections. It runs them in a lab, connects to everything that
-// they serve from every kind of client, compares the results with the oracle, and draws them.
+// Package lab shows how ordinary manifests affect connections. It runs the manifests in a lab and connects to
+// everything that they serve, from every kind of client. It compares the results with the oracle and draws them.
 //
 // Measurements go through all of production's stages: completed objects, brain, store, reconciler, dataplane, kernel.
 // The package exists on Linux only.

@@ -137,9 +137,9 @@ func (r *result) judgeServers(servers directory) {
 	}
 }
 
-// judgeSources: an endpoint sees the node's address exactly if its connections are masqueraded. An endpoint that is the node
-// itself sees the client in any case: what the node receives for itself never comes to where Linux replaces sources. Where the node relays, all
-// see the node.
+// judgeSources: an endpoint sees the node's address exactly if its connections are masqueraded. An endpoint that is the
+// node itself always sees the client, because Linux does not replace the source of packets to the node itself. Where
+// the node relays, all see the node.
 func (r *result) judgeSources(answers []topology.Answer, servers directory, nodeAddrs []netip.Addr) {
 	masquerade := make(map[string]bool)
 	for _, choice := range r.expect.Choices {

@@ -398,7 +398,8 @@ func (l *live) foot() []string {
 // room is how many lines the body has.
 func (l *live) room() int { return max(1, l.height-len(l.head())-len(l.foot())) }
 
-// free is how many lines of the body are on the screen after scrolling at least: the Service and the frontend of the first row may be above them.
+// free is the least number of lines of the body on the screen after scrolling. The Service and the frontend of the
+// first row may be above these lines.
 func (l *live) free() int {
 	const above = 2
 	if room := l.room(); room > 2*above {

@@ -16,8 +16,8 @@ import (
 // maxListed is how many addresses of one name are listed.
 const maxListed = 6
 
-// namesWithoutIP are the answers of the node-local DNS about Services without routed connections: the addresses of a
-// headless Service, and the name of an ExternalName Service.
+// namesWithoutIP are the answers of the node-local DNS about Services without routed connections. A headless Service
+// has addresses, an ExternalName Service has a name.
 func namesWithoutIP(world *oracle.World) []string {
 	var lines []string
 	for _, svc := range slices.SortedFunc(slices.Values(world.Services), func(a, b *model.Service) int { return a.Name.Compare(b.Name) }) {

@@ -18,8 +18,9 @@ import (
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
-// Objects returns the objects of the cluster that a lab makes of manifests, without making a lab: the objects that the cluster completes or adds, and
-// the others as they were given. Objects that come from a file have the annotation [apifacts.Place]. The errors are what a cluster refuses.
+// Objects returns the objects of the cluster that a lab makes of manifests, without making a lab. It has the objects
+// that the cluster completes or adds, and the others as they were given. Objects that come from a file have the
+// annotation [apifacts.Place]. The errors are the refusals of a cluster.
 func Objects(in *inputs.Loaded) ([]runtime.Object, []error) {
 	cluster, err := clusterOf(in)
 	errs := slices.Clone(in.Errs)

@@ -21,8 +21,9 @@ var Formats = []string{"json", "junit", "github"}
 type jsonReport struct {
 	Inputs string `json:"inputs"`
 	OK     bool   `json:"ok"`
-	// Errors are what a cluster refuses or nobody can read, Findings what it accepts although it is wrong or worth a remark, Warnings what the lab
-	// could not do, and Skipped what was left out.
+	// Errors are about objects that a cluster refuses or that cannot be read. Findings are about mistakes and
+	// remarkable settings that a cluster accepts. Warnings are steps that the lab could not do, and Skipped are objects
+	// that it left out.
 	Errors   []string            `json:"errors,omitempty"`
 	Findings []diagnosis.Finding `json:"findings"`
 	Warnings []string            `json:"warnings,omitempty"`

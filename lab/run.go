@@ -81,8 +81,8 @@ const (
 	pause = time.Second
 )
 
-// Once runs the manifests, makes every call once and prints the table. It returns a [*SurpriseError] if anything was not as
-// it must be, a [*FindingsError] as Options.Strict says, and the manifests' own errors if there are any.
+// Once runs the manifests, makes every call once and prints the table. It returns a [*SurpriseError] if any result was
+// wrong, a [*FindingsError] according to Options.Strict, and the manifests' own errors if there are any.
 func Once(ctx context.Context, o Options) error {
 	loaded := o.Inputs.Load()
 	errs := loaded.Errs
@@ -149,8 +149,8 @@ func Live(ctx context.Context, o Options) error {
 	})
 }
 
-// quick is how long manifests are read before there is a screen. Errors that come at once need none, and a terminal's answers to a program that has
-// just ended would be taken for input of the shell.
+// quick is how long manifests are read before there is a screen. Errors that come at once need no screen. The shell
+// would also take a terminal's answers to a program that has just ended for input.
 const quick = 50 * time.Millisecond
 
 // onTerminal shows the newest view in a program that people can use. It is on the screen while manifests are read, if that is not done when late fires.

@@ -238,8 +238,8 @@ func (t table) heading(g *group, names *naming) string {
 	return line
 }
 
-// naming is how the servers of one group are shown: each has one colour in all rows, and what all names have in common is
-// left to the heading.
+// naming is how the servers of one group are shown. Each has one colour in all rows, and only the heading shows the
+// common prefix of their names.
 type naming struct {
 	pods   []string // sorted
 	prefix string   // of all pods, empty if there are fewer than two

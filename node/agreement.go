@@ -15,9 +15,10 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// agreement is a feed of states that are made elsewhere. Their node has the settings that count here: which clients are pods, and where
-// NodePorts are served. The settings of c count most, then the settings of the state. Then come the defaults of c: for states of an
-// earlier version, which have no settings, or of a later one, whose settings are unknown here.
+// agreement is a feed of states that are made elsewhere. Their node has the settings that count here: which clients are
+// pods, and where NodePorts are served. The settings of c count most, then the settings of the state. Then come the
+// defaults of c. They are for states of an earlier version, which have no settings, and of a later one, whose settings
+// are unknown here.
 type agreement struct {
 	state.Feed
 	log       *slog.Logger
@@ -73,8 +74,8 @@ func (a *agreement) node(n *state.Node) *state.Node {
 	return a.to
 }
 
-// keep keeps the pod CIDRs, and the addresses of a family, of the last answer if the node has none left: the server may have started
-// while the Node lacks them.
+// keep keeps the pod CIDRs of the last answer if the node has none left, and the addresses of a family likewise. The
+// server may have started while the Node lacks them.
 func (a *agreement) keep(to *state.Node) {
 	last, before := a.to, len(a.kept)
 	a.kept = nil

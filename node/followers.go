@@ -14,11 +14,12 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// followers knows on which nodes dataplanes that follow the API cannot program something. It is for the operators of the server:
-// the node's own log may be far away.
+// followers records the nodes on which dataplanes that follow the API cannot program something. It is for the operators
+// of the server: the node's own log may be far away.
 //
-// Of each node it keeps one status, and logs few of its changes. Whatever the dataplanes report, a node takes a few KiB here and in the
-// log. If several dataplanes of a node fail, the status is the one that was reported last.
+// It keeps one status for each node, and logs few of its changes. A node takes at most a few KiB here and in the log,
+// even if its dataplanes report a lot. If several dataplanes of a node fail, the status is the one that was reported
+// last.
 type followers struct {
 	log *slog.Logger
 

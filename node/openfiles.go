@@ -25,9 +25,9 @@ type shares struct {
 	relay               int // connections and flows that are relayed, and pipes for them
 }
 
-// relayFrom is the limit of open files from which on a relay has its share in any mode, and the servers still have all that they may
-// have. With fewer, only a process that begins in mode userspace divides its descriptors for a relay. After a change of the mode, that
-// relay and the servers together may then have more than there are.
+// relayFrom is the least limit of open files with a share for a relay in any mode. The servers still have their
+// maximum. With fewer, only a process that begins in mode userspace divides its descriptors for a relay. After a change
+// of the mode, that relay and the servers together may then have more than there are.
 const relayFrom = 1 << 18
 
 // sharesOf divides a limit of open files. withRelay is set in a process that relays connections.

@@ -322,8 +322,8 @@ func (w *detectionWarning) check(c *config.Config) {
 	}
 }
 
-// undetected is the problem of a configuration by which no client counts as a pod, in all families or in the one that the cluster
-// prefers. It concerns clusters only: manifests that people try have no pods.
+// undetected is the problem of a configuration that recognizes no client as a pod, in all families or in the cluster's
+// preferred family. It concerns clusters only: manifests that people try have no pods.
 func (n *Node) undetected(c *config.Config, p *pipeline) error {
 	if _, ok := p.source.(model.WithEligibility); !ok {
 		return nil

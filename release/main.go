@@ -112,7 +112,7 @@ func (r *release) make(ctx context.Context, key string) (err error) {
 	return nil
 }
 
-// describe reads the commit. What is not committed cannot be released, because nobody could make the same artefacts.
+// describe reads the commit. Uncommitted changes cannot be released, because nobody could make the same artefacts.
 func (r *release) describe() error {
 	status, err := r.git("status", "--porcelain", "--untracked-files=no")
 	if err != nil {

@@ -31,8 +31,9 @@ type linked struct {
 	}
 }
 
-// collect collects the licenses of everything that the programs of a set link: from a package's directory, and from all directories above it in the
-// module. Only linked packages count, so the notices name no module that the programs do not have.
+// collect collects the licenses of all packages that the programs of a set link. It searches a package's directory, and
+// all directories above it in the module. Only linked packages count, so the notices name no module that the programs
+// do not have.
 func (r *release) collect(ctx context.Context) error {
 	r.notices = make(map[string][]byte)
 	for _, p := range platforms {

@@ -99,8 +99,8 @@ type identity struct {
 	conn  *connection
 }
 
-// ServerHandshake implements [credentials.TransportCredentials]. A connection of a client without any permission is
-// answered for the duration of a handshake, so that the client can read the reason, and then closed.
+// ServerHandshake implements [credentials.TransportCredentials]. If a client has no permission at all, its connection
+// is closed after the duration of a handshake. Until then it is answered, so that the client can read the reason.
 func (c identifying) ServerHandshake(accepted net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	v, raw := c.v, accepted.(*connection)
 	conn, info, err := c.handshake(raw)

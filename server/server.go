@@ -67,9 +67,9 @@ type Options struct {
 	// Default: 10,000.
 	MaxClients int
 	// MaxAge is the lifetime of a connection over TLS. Afterwards a client shows its certificate again, and may reach
-	// another one of several servers. Its calls end with OK between two updates, at a random time in the last fifth, so
-	// that clients that connected together do not leave together. A connection that the client has not left by then is
-	// closed within another quarter of MaxAge plus five minutes. Negative: no limit. Default: an hour.
+	// another one of several servers. Its calls end with OK between two updates. The time is random in the last fifth,
+	// so that clients that connected together do not leave together. A connection that the client has not left by then
+	// is closed within another quarter of MaxAge plus five minutes. Negative: no limit. Default: an hour.
 	MaxAge time.Duration
 	// SocketUsers are users whose processes may use unix sockets, by name or number, in addition to root and the user
 	// of this process. Other users may connect if the permissions of the socket allow it, but may call nothing. Users

@@ -121,8 +121,8 @@ func (c *comparison) onlyEndpointsChanged() bool {
 	return c.former.object == c.next.object || reflect.DeepEqual(c.former.object, c.next.object)
 }
 
-// nodesOfChanged returns the nodes of all endpoints that differ between two lists of slices, and the nodes of all
-// endpoints that share an address with one of these.
+// nodesOfChanged returns the nodes of all endpoints that differ between two lists of slices. It includes the nodes of
+// all endpoints that share an address with one of these.
 func nodesOfChanged(former, next []*model.EndpointSlice) map[string]bool {
 	gone := make(map[string]*model.EndpointSlice)
 	for _, s := range former {

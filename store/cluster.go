@@ -25,8 +25,8 @@ type ClusterOptions struct {
 // Cluster turns objects into the published states of every node. For each node it publishes the same state as a [Store]
 // of that node. All methods may be called concurrently.
 //
-// Nodes that see a service from the same viewpoint share its record, by pointer. The cost of a change depends on the
-// objects that it touches and on the few viewpoints of their services, not on the number of nodes. Only nodes whose
+// Nodes that see a service from the same viewpoint share its record, by pointer. The cost of a change depends on its
+// objects and on the few viewpoints of their services. It does not depend on the number of nodes. Only nodes whose
 // records change are woken.
 type Cluster struct {
 	core

@@ -182,9 +182,9 @@ func (f *clusterFeed) touchAll() {
 // touch notes that the latest revision concerns a node, and wakes it.
 func (f *clusterFeed) touch(n *clusterNode) {
 	if n.latest < f.revision {
-		// The log serves consumers whose revision it still has. A consumer with an older revision needs to know that
-		// nothing changed between it and the beginning of the log; otherwise it needs the full state. The quiet time is
-		// kept while it lasts.
+		// The log serves consumers whose revision it still has. A consumer with an older revision needs the full state,
+		// unless nothing changed between its revision and the beginning of the log. The quiet time is kept while it
+		// lasts.
 		if f.log.Knows(n.quiet.after) || !f.log.Knows(n.quiet.until) {
 			n.quiet = span{n.latest, f.revision - 1}
 		}

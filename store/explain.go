@@ -58,8 +58,9 @@ func (s *Store) Explain(name state.ServiceName) *Explanation {
 	return e
 }
 
-// toExplain returns the inputs for the explanation of a Service, and the reason if the store, not the brain, decides
-// that the Service is not routed. The inputs do not change afterwards. They are empty if the Service does not exist.
+// toExplain returns the inputs for the explanation of a Service. It adds the reason if the store, before the brain,
+// decides that the Service is not routed. The inputs do not change afterwards. They are empty if the Service does not
+// exist.
 func (s *Store) toExplain(name state.ServiceName) (e *Explanation, node *model.Node, in inputs) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

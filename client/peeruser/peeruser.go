@@ -1,6 +1,6 @@
 // Package peeruser decides by user which processes may be at the other end of a unix socket.
 //
-// The permissions of a socket decide who may connect to it, but not who serves it: any process that can create the file
+// The permissions of a socket decide who may connect to it, but not who serves it. Any process that can create the file
 // may serve it. Therefore this package checks the user that the kernel reports for the other process (SO_PEERCRED, see
 // unix(7)). The kernel records the user when the process connects or begins to listen.
 package peeruser
@@ -56,9 +56,9 @@ func Parse(users []string) (Users, error) {
 	return u, nil
 }
 
-// Other returns the number of the user at the other end of a unix socket, if that is neither root nor the user of this
-// process. It returns false where the system does not report users, and for connections of other kinds. A connection
-// that wraps another one needs a method NetConn() net.Conn that returns it.
+// Other returns the number of the user at the other end of a unix socket. It returns false for root and for the user of
+// this process. It also returns false where the system does not report users, and for connections of other kinds. A
+// connection that wraps another one needs a method NetConn() net.Conn that returns it.
 func Other(conn net.Conn) (number int, ok bool) {
 	socket, ok := unwrap(conn).(*net.UnixConn)
 	if !ok || !supported {
@@ -81,10 +81,10 @@ func unwrap(conn net.Conn) net.Conn {
 	}
 }
 
-// Check returns an [*Error] unless the process at the other end of a unix socket belongs to root, to this process's
-// user, or to one of the users. Root could change this process in any case, and processes of one user trust each other.
-// Check checks nothing where the system does not report users, and for connections other than unix sockets. A
-// connection that wraps another one needs a method NetConn() net.Conn that returns it.
+// Check returns an [*Error] if the process at the other end of a unix socket belongs to a foreign user. Root, this
+// process's user and the users of u are not foreign. Root could change this process in any case, and processes of one
+// user trust each other. Check checks nothing where the system does not report users, and for connections other than
+// unix sockets. A connection that wraps another one needs a method NetConn() net.Conn that returns it.
 func (u Users) Check(conn net.Conn) error {
 	if !supported {
 		return nil

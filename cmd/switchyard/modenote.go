@@ -7,8 +7,8 @@ import (
 	"github.com/switchyard-net/switchyard/node"
 )
 
-// modeNote returns what an operator should know about the mode of c, empty if there is nothing: what 'switchyard proxy' would warn of or
-// refuse at its start.
+// modeNote returns the warning or the refusal of 'switchyard proxy' at its start because of the mode of c. It is empty
+// if there is none.
 func modeNote(c *config.Config) string {
 	platform := "linux"
 	if c.Mode == config.ModeKernelspace {

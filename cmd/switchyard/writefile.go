@@ -9,9 +9,10 @@ import (
 	"slices"
 )
 
-// writeFile writes text to path. Readers of a regular file see the old or the new text, never a part: a temporary file replaces it and keeps
-// its owner and permissions. A new file has permissions 0644. A symbolic link stays, and its target is written. A device, a FIFO and what
-// standard output or standard error is open on are written in place, because other programs share them.
+// writeFile writes text to path. Readers of a regular file see the old or the new text, never a part. A temporary file
+// replaces it and keeps its owner and permissions. A new file has permissions 0644. A symbolic link stays, and its
+// target is written. A device, a FIFO, and the file of standard output or standard error are written in place, because
+// other programs share them.
 func writeFile(path string, text []byte) error {
 	if err := writeTo(path, text); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)

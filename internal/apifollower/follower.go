@@ -247,8 +247,8 @@ func (f *Follower) sendReport() {
 	f.watcher.Report(s)
 }
 
-// Problems returns why the node may lack a part of its state: no server, or a part of the node or of services that
-// cannot be read.
+// Problems returns why the node may lack a part of its state. There may be no server, or the node or a service may have
+// an unreadable part.
 func (f *Follower) Problems() (problems []error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

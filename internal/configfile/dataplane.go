@@ -14,9 +14,9 @@ import (
 	"github.com/switchyard-net/switchyard/internal/manifest"
 )
 
-// KindNFTables, KindEBPF, KindIPVS and KindUserspace are the file kinds of a process that only programs nftables:
-// alone, with socket hooks above it, with IPVS, and with a relay above it. KindIPTables and KindWinkernel are the file
-// kinds of a process that only programs iptables or Windows' HNS.
+// KindNFTables, KindEBPF, KindIPVS and KindUserspace are the file kinds of a process that only programs nftables.
+// KindNFTables programs it alone, KindEBPF with socket hooks, KindIPVS with IPVS, and KindUserspace with a relay.
+// KindIPTables and KindWinkernel are the file kinds of a process that only programs iptables or Windows' HNS.
 const (
 	KindNFTables  = "NFTablesConfiguration"
 	KindEBPF      = "EBPFConfiguration"

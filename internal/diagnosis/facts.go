@@ -84,8 +84,8 @@ type Workload struct {
 // Custom is a custom resource, or the definition of some, which has neither kind nor name.
 type Custom struct{ Group, Kind, Name string }
 
-// operator returns the API group whose operator may create the pods of a selector, empty if there is none: the selector has a label of the group, or
-// the kind and the name of a custom resource.
+// operator returns the API group whose operator may create the pods of a selector, empty if there is none. The selector
+// of such a group has a label of the group, or the kind and the name of a custom resource.
 func (f *Facts) operator(selector map[string]string) string {
 	for _, c := range f.Custom {
 		kind, name := false, false
@@ -114,8 +114,8 @@ type ServiceFacts struct {
 	Targets  []Target
 	// Prefers is the setting by which the Service prefers close endpoints, such as trafficDistribution PreferClose, and PrefersField its field.
 	Prefers, PrefersField string
-	// ProxyModeIPs are the addresses of load balancers that do not want nodes to take connections to them (ipMode: Proxy), and Hostnames are those
-	// that are known by a name only.
+	// ProxyModeIPs are the addresses of load balancers whose connections nodes must not take (ipMode: Proxy). Hostnames
+	// are the load balancers that are known by a name only.
 	ProxyModeIPs []netip.Addr
 	Hostnames    []string
 }

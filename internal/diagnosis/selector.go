@@ -119,8 +119,9 @@ func (s *subject) namedIn(labels map[string]string) bool {
 	return false
 }
 
-// missOf describes how the labels of a workload miss a selector, if they do so by a little: by labels that are like the ones demanded, or by one of
-// several. A workload with the name of the Service may miss it by more. cost orders such misses.
+// missOf describes how the labels of a workload miss a selector. A near miss has labels that are like the demanded
+// ones, or lacks one of several. Others count only if the workload has the name of the Service. cost orders such
+// misses.
 func (s *subject) missOf(selector map[string]string, w *Workload) (text string, cost int) {
 	const far = 10
 	has, kin := w.Labels, s.name().Name == w.Object.Name || s.namedIn(w.Labels)

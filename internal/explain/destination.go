@@ -69,8 +69,8 @@ func In(namespace, text string) string {
 const toForms = "svc/NAMESPACE/NAME[:PORT], a DNS name such as cart.shop:http or cart.shop.svc.cluster.local, a URL such as http://cart.shop/, " +
 	"or IP:PORT[/PROTOCOL] with the port, such as 10.96.0.10:53/udp or [fd00::1]:80"
 
-// ParseTo reads svc/NAMESPACE/NAME[:PORT[/PROTOCOL]], PORT being a name or number; NAMESPACE/NAME; the DNS name of a Service; any of
-// these with such a port; a URL; or IP:PORT[/PROTOCOL].
+// ParseTo reads svc/NAMESPACE/NAME[:PORT[/PROTOCOL]], where PORT is a name or a number. It also reads NAMESPACE/NAME
+// and the DNS name of a Service, with or without such a port, a URL, and IP:PORT[/PROTOCOL].
 func ParseTo(text string) (To, error) {
 	t, err := parseTo(text)
 	if err != nil {

@@ -377,8 +377,8 @@ func namedPortTexts(o *model.Service) []string {
 	return texts
 }
 
-// destination returns the address that a client uses for a port: the cluster IP for pods and the node, and the usual
-// external address for others, or the cluster IP if there is none.
+// destination returns the address that a client uses for a port. Pods and the node use the cluster IP. Others use the
+// usual external address, or the cluster IP if there is none.
 func (v *view) destination(who *asker, o *model.Service, p *model.ServicePort) (netip.AddrPort, bool) {
 	for _, ip := range o.ClusterIPs {
 		family := state.FamilyOf(ip)

@@ -266,8 +266,8 @@ func (n *Nodes) delete(name string, now time.Time) {
 	n.judge(name, of)
 }
 
-// expire appends Nodes to deleted that are no longer remembered: there are too many, or the deletion is so long ago
-// that a new Node of this name may be another machine's.
+// expire appends Nodes to deleted that are no longer remembered. Either there are too many, or the Node was deleted
+// long ago. Then a new Node of the same name may be another machine's.
 func (n *Nodes) expire(now time.Time, deleted []model.Ref) []model.Ref {
 	due := 0
 	for ; due < len(n.gone) && (len(n.gone)-due > maxGone || now.Sub(n.gone[due].at) >= goneFor); due++ {

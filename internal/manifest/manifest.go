@@ -1,6 +1,6 @@
 // Package manifest reads ordinary Kubernetes manifests, YAML or JSON, into typed API objects.
 //
-// It is strict about the kinds it knows, like `kubectl apply --validate=strict`: an unknown field, a value of the wrong
+// It is strict about the kinds it knows, like `kubectl apply --validate=strict`. An unknown field, a value of the wrong
 // type and a repeated key are errors. Each error has its file, line, column, object and field, and all are reported at
 // once. Objects of other kinds are skipped, so that a directory of application manifests can be read without changes.
 package manifest

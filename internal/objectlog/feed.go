@@ -97,7 +97,7 @@ func (f *Feed) Ready() <-chan struct{} { return f.ready }
 
 // Next blocks until there is a set newer than after, and returns the update from after to it. With after = 0, or an
 // after that the feed does not remember, the update is full. It fails with ErrClosed once the feed is closed, even if
-// there is a newer set, and with the error of ctx if that ends first.
+// there is a newer set. If ctx ends first, it fails with the error of ctx.
 func (f *Feed) Next(ctx context.Context, after state.Revision) (*Update, error) {
 	news, err := f.log.Next(ctx, after)
 	if err != nil {

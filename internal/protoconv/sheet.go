@@ -25,8 +25,8 @@ type sheet struct {
 	missed atomic.Int64
 }
 
-// stretch is a range of records of a full state: records from one to before another of a sheet, or a single record that
-// is marshalled for this state only.
+// stretch is a range of records of a full state. It is a range of a sheet, or a single record that is marshalled for
+// this state only.
 type stretch struct {
 	sheet    *sheet
 	from, to int
@@ -112,8 +112,8 @@ func (s *sheets) add(made *sheet) {
 // fewMissed is which part of a state's records may be missed without a new sheet: those that are different for each node.
 const fewMissed = 64
 
-// stretches marshals the records of a full state that no other state shares. It makes a new sheet once the records that
-// were marshalled in addition to the old sheet are about as many as a new sheet needs.
+// stretches marshals the records of a full state that no other state shares. It makes a new sheet once about as many
+// records were marshalled in addition to the old sheet as a new sheet needs.
 func (e *Encoder) stretches(records []*state.Service) []stretch {
 	if len(records) == 0 {
 		return nil

@@ -174,7 +174,8 @@ func firstRemote(kustomization []byte) string {
 	return ""
 }
 
-// remote matches what Kustomize takes for a URL or for a git repository: by its scheme, by a user before a host, or by the name of GitHub.
+// remote matches URLs and git repositories as Kustomize recognizes them: by the scheme, by a user before a host, or by
+// the name of GitHub.
 var remote = regexp.MustCompile(`(?i)^(git::|https?:|[a-z][a-z0-9+.-]*://|[a-z][a-z0-9-]*@|github\.com[/:])`)
 
 // isRemote reports whether Kustomize would fetch a reference. It errs on the safe side.

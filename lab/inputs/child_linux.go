@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// isolations are the ways to start a process that has no network, the preferred one first: a user namespace takes root's right to read files of
-// other users.
+// isolations are the ways to start a process that has no network, the preferred one first. In a user namespace, root
+// loses the right to read files of other users.
 func isolations() []*syscall.SysProcAttr {
 	return []*syscall.SysProcAttr{
 		{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL},

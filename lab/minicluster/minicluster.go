@@ -1,11 +1,11 @@
 // Package minicluster applies a cluster's control plane to ordinary application manifests, in miniature: it makes
 // pods of workloads, completes Services and makes EndpointSlices of selectors.
 //
-// It is pure and repeatable. Addresses and ports are derived from the names of the objects that get them, so an edit
-// of one object leaves the addresses of all others alone. It follows the rules of kube-apiserver's defaults and
-// allocators, and of kube-controller-manager's workload, EndpointSlice and EndpointSlice mirroring controllers. It
-// leaves out what does not matter to a service proxy: probes, rollouts, resources, scheduling beyond nodeName, node
-// labels and processors, and the ports of pods in the nodes' own network.
+// It is pure and repeatable. Addresses and ports are derived from the names of their objects. So an edit of one object
+// leaves the addresses of all others alone. It follows the rules of kube-apiserver's defaults and allocators, and of
+// kube-controller-manager's workload, EndpointSlice and EndpointSlice mirroring controllers. It leaves out details that
+// do not matter to a service proxy. These are probes, rollouts, resources, the ports of pods in the nodes' own network,
+// and scheduling beyond nodeName, node labels and processors.
 package minicluster
 
 import (
@@ -115,8 +115,8 @@ type Pod struct {
 	// Addrs are the pod's addresses, one for each family, in the order of the node's PodCIDRs.
 	Addrs  []netip.Addr
 	Labels map[string]string
-	// Ports are the ports of its containers: the containerPorts, and the numeric targetPorts of the Services that
-	// select it, because a cluster does not insist on the declaration.
+	// Ports are the ports of its containers. Besides the containerPorts, these are the numeric targetPorts of the
+	// Services that select it, because a cluster does not insist on the declaration.
 	Ports []ContainerPort
 	// Ready is false for pods with a readiness gate, since no controller opens it, and for those whose manifest has a status that
 	// reports it.
@@ -154,10 +154,10 @@ type ContainerPort struct {
 	Port     uint16
 }
 
-// Build applies the manifests to a new cluster. objs are pointers to the API types of Service, EndpointSlice, Endpoints, Namespace,
-// Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet and ReplicationController; all others are ignored, Nodes too, since the cluster
-// has its own. They are not modified. The error joins one or more [*Fault] for each object that a cluster would refuse; the
-// cluster is made of the rest and never nil.
+// Build applies the manifests to a new cluster. objs are pointers to the API types of Service, EndpointSlice,
+// Endpoints, Namespace, Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet and ReplicationController. All others are
+// ignored, including Nodes, since the cluster has its own. No object is modified. The error joins one or more [*Fault]
+// for each object that a cluster would refuse; the cluster is made of the rest and never nil.
 //
 // Objects exported from another cluster include the objects that its controllers made, such as the ReplicaSet and the
 // Pods of a Deployment. They count as their owner's, which makes only the missing ones.

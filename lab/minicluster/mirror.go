@@ -18,8 +18,8 @@ import (
 // mirrorController is the value of the label endpointslice.kubernetes.io/managed-by on slices that mirror Endpoints.
 const mirrorController = "endpointslicemirroring-controller.k8s.io"
 
-// mirror makes EndpointSlices of Endpoints that were written by hand for Services without a selector, as the
-// EndpointSlice mirroring controller does: one for each subset and family. Other Services' slices come from a
+// mirror makes EndpointSlices of Endpoints that were written by hand for Services without a selector. As the
+// EndpointSlice mirroring controller does, it makes one for each subset and family. Other Services' slices come from a
 // controller, which makes them again.
 func (b *builder) mirror(all []*corev1.Endpoints) {
 	for _, e := range all {

@@ -219,7 +219,7 @@ func (w *workload) validate() error {
 }
 
 // place names the pods that a workload makes in addition to its existing pods, and gives them their own labels and a
-// node: the manifest's node, else the nodes by turns.
+// node. The node is the manifest's, else the nodes take turns.
 func (b *builder) place(w *workload, has int, taken map[string]bool) []Pod {
 	var pods []Pod
 	nodes := b.opts.Nodes

@@ -65,8 +65,8 @@ func hasPort(list []ContainerPort, proto state.Protocol, port uint16) bool {
 	return slices.ContainsFunc(list, func(c ContainerPort) bool { return c.Protocol == proto && c.Port == port })
 }
 
-// addSlices makes the EndpointSlices of one Service: for each family, one for each set of port numbers that its pods have, cut
-// where it gets too long.
+// addSlices makes the EndpointSlices of one Service. Each family has one for each set of port numbers that its pods
+// have. Long slices are split.
 func (b *builder) addSlices(svc clusterService) {
 	pods := b.selected(svc.Service)
 	if len(pods) == 0 {

@@ -15,8 +15,8 @@ import (
 type Connection struct {
 	// Kubeconfig is the path of a kubeconfig file. Empty, with an empty Master: the service account of the pod.
 	Kubeconfig string
-	// Kubeconfigs are paths of kubeconfig files that count together if Kubeconfig and Master are empty, as those in $KUBECONFIG do for
-	// kubectl: of two files that set the same value, the first counts. Nobody follows their changes.
+	// Kubeconfigs are paths of kubeconfig files that are merged if Kubeconfig and Master are empty, as kubectl merges
+	// the files in $KUBECONFIG. If two files set the same value, the first counts. Their changes are not followed.
 	Kubeconfigs []string
 	// Master is the address of the API server, instead of the kubeconfig's.
 	Master string

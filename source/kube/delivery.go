@@ -66,8 +66,8 @@ func newDelivery(s *Source, sink model.Sink) *delivery {
 
 // run delivers until ctx ends.
 //
-// It does not wait for its watchers to end, because client-go ignores the end of its context for up to a minute while
-// it backs off. Nothing receives their events then.
+// It does not wait for its watchers to end. While client-go backs off, it ignores the end of its context for up to a
+// minute. Nothing receives their events then.
 func (d *delivery) run(ctx context.Context) {
 	d.ctx = ctx
 	for _, r := range d.resources {
@@ -112,8 +112,8 @@ func (d *delivery) run(ctx context.Context) {
 const renewPeriod = 5 * time.Second
 
 // renew switches to another connection to the API server, if there is one. The sink keeps its objects until the first
-// lists replace them. In the same cluster, these lists are not older than the sink's objects: an API server that does
-// not know the version is asked for the latest list.
+// lists replace them. In the same cluster, these lists are not older than the sink's objects. If an API server does not
+// know the version, it is asked for the latest list.
 func (d *delivery) renew() {
 	config, err := d.source.options.Renew()
 	if config != nil {

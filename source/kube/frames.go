@@ -51,7 +51,7 @@ func (w *watcher) eventReader(body io.Reader) func() (watch.EventType, *item, er
 		case watch.Added, watch.Modified, watch.Deleted, watch.Bookmark:
 			object, err := read(e.Object.Raw)
 			if err != nil {
-				return "", nil, fmt.Errorf("decode an object: %v", err) // no end of the stream, whatever it is
+				return "", nil, fmt.Errorf("decode an object: %v", err) // %v: an io.EOF in it must not mean the end of the stream
 			}
 			i := strip(w.resource.kind, object)
 			return kind, &i, nil
@@ -97,7 +97,7 @@ func protobufEvents(in io.Reader) func(*metav1.WatchEvent) error {
 			return unexpected(err)
 		}
 		if err := e.Unmarshal(buffer); err != nil {
-			return fmt.Errorf("decode an event: %v", err) // no end of the stream, whatever it is
+			return fmt.Errorf("decode an event: %v", err) // %v: an io.EOF in it must not mean the end of the stream
 		}
 		return nil
 	}

@@ -95,7 +95,7 @@ type Source struct {
 var _ model.Source = (*Source)(nil)
 
 // New returns a source for the API server. It does not connect yet. It returns an error if an option is missing or the
-// configuration cannot be used, for example because it names a file that cannot be read.
+// configuration is unusable, for example because it names an unreadable file.
 func New(o Options) (*Source, error) {
 	if o.Config == nil {
 		return nil, errors.New("no Config: say how to reach the API server")

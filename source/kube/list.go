@@ -77,8 +77,8 @@ func (r *listReader) request(options metav1.ListOptions, fields string) *rest.Re
 	return request
 }
 
-// list requests a list. Protobuf objects are stripped one by one while the rest arrives, so that neither the full bytes
-// nor the full objects are in memory at once.
+// list requests a list. Protobuf objects are stripped one by one while the rest arrives. So memory never holds all full
+// objects, or all of their bytes.
 func (r *listReader) list(ctx context.Context, request *rest.Request) (*itemList, error) {
 	ctx, cancel := r.withDeadline(ctx, time.Now())
 	defer cancel()

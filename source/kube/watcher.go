@@ -21,8 +21,8 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// deniedRetry is the wait, plus up to half of it, before the next request for an optional resource that the API server
-// does not have or does not permit. Such a refusal does not end by itself.
+// deniedRetry is the wait before the next request for an optional resource that the API server lacks or does not
+// permit. Up to half of it is added. Such a refusal does not end by itself.
 const deniedRetry = 5 * time.Minute
 
 // event is a report of a watcher or an optIn.
@@ -121,9 +121,9 @@ func (w *watcher) send(e event) {
 
 // listWatch makes the requests of the Reflector, and observes their outcome.
 //
-// A first list may come from the API server's cache (version "0"), regardless of its age, because thousands of nodes
-// that start at once must not all read from etcd. But it must not be older than the sink's objects, or deleted objects
-// would return.
+// A first list may come from the API server's cache (version "0"), regardless of its age. Thousands of nodes that start
+// at once must not all read from etcd. But it must not be older than the sink's objects, or deleted objects would
+// return.
 func (w *watcher) listWatch() cache.ListerWatcher {
 	return listing{&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {

@@ -12,8 +12,8 @@ import (
 // LogFormats are the formats of [LogHandler], which the configuration has, too.
 var LogFormats = []string{"text", "json", "klog"}
 
-// LogHandler returns a handler that writes lines of a level and of higher ones in a format: text is logfmt, json is JSON, and klog is the text
-// of Kubernetes' components.
+// LogHandler returns a handler that writes lines of a level and of higher levels in a format. The format text is
+// logfmt, json is JSON, and klog is the text of Kubernetes' components.
 func LogHandler(w io.Writer, format string, level slog.Level) slog.Handler {
 	o := &slog.HandlerOptions{Level: level}
 	switch format {

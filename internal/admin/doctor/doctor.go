@@ -1,6 +1,6 @@
-// Package doctor looks for what on a node keeps a service proxy from working, and says how to remedy it.
+// Package doctor finds the causes on a node that keep a service proxy from working, and suggests remedies.
 //
-// Each check is a function of [Node], which has all that it may look at: files below /proc and /sys, and functions
+// Each check is a function of [Node] and reads nothing else. A Node has the files below /proc and /sys, and functions
 // that read the kernel or ask other programs. No check changes anything.
 package doctor
 

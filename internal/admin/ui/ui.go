@@ -2,8 +2,8 @@
 // the changes. The page of a relay also shows the nodes that follow it.
 //
 // Everybody who can connect may read it. So it shows nothing that is secret on the node, changes nothing, and bounds
-// everything that clients can ask for. Pages of other sites get nothing: names that they may make resolve to this
-// machine are refused, and so are requests that a browser makes for them.
+// everything that clients can ask for. Pages of other sites get nothing. The server refuses names that such sites can
+// resolve to this machine, and requests that a browser makes for these pages.
 package ui
 
 import (
@@ -129,8 +129,9 @@ func guard(next http.Handler) http.Handler {
 	})
 }
 
-// allowedHost reports whether a request names this server as no other site can: by localhost, a loopback address, or the address that the
-// connection was made to. A name of a site that resolves to this machine would let its pages read this one.
+// allowedHost reports whether a request names this server by localhost, a loopback address, or the address of the
+// connection. Another site cannot use these names. If its own name resolved to this machine and were allowed, its pages
+// could read this page.
 func allowedHost(r *http.Request) bool {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {

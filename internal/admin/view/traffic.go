@@ -31,8 +31,8 @@ type PortTraffic struct {
 type Counts struct {
 	// Connections are all of them, wherever they went. Without an answer, each attempt of a client counts.
 	Connections uint64 `json:"connections"`
-	// Rejects and Drops count the connections among them that were rejected because there was no endpoint, and
-	// dropped by the traffic policy or the source ranges.
+	// Rejects and Drops are parts of Connections. Rejects counts connections without an endpoint. Drops counts
+	// connections that the traffic policy or the source ranges dropped.
 	Rejects uint64 `json:"rejects"`
 	Drops   uint64 `json:"drops"`
 }

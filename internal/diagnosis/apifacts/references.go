@@ -36,8 +36,8 @@ const (
 	EndpointsIgnored diagnosis.Reason = "EndpointsIgnored"
 )
 
-// References finds names in objects that lead nowhere. Objects that are in no manifest may be in the cluster all the same, so a missing
-// Service is a finding only in a namespace of which the manifests have some Service.
+// References finds names in objects that lead nowhere. Objects that are in no manifest may still be in the cluster.
+// Therefore a missing Service is a finding only if the manifests have another Service in its namespace.
 func References(objects []runtime.Object) []diagnosis.Finding {
 	r := &references{services: map[state.ServiceName]*corev1.Service{}}
 	for _, o := range objects {

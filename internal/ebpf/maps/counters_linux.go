@@ -14,8 +14,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Counters count the connections that hooks take, by frontend. An element lives as long as a record has the frontend,
-// even if hooks drop the frontend, or other tables and programs replace the current ones.
+// Counters count the connections that hooks take, by frontend. An element lives as long as a record has the frontend.
+// It outlives the hooks' entry of the frontend, and the current tables and programs.
 type Counters struct {
 	grace *grace[dropped]
 

@@ -376,8 +376,8 @@ func keyOf(family int, f plan.Frontend) []byte {
 	return k[:]
 }
 
-// Repair compares the maps with these routes, which must be all that there are, writes what differs, and returns how many frontends, routes
-// and slots did.
+// Repair compares the maps with all routes and writes the differences. It returns the number of frontends, routes and
+// slots that differed.
 func (t *Tables) Repair(routes iter.Seq[*Placed]) (repaired int, err error) {
 	held4, err4 := contents[frontend4](t.frontends[v4])
 	held6, err6 := contents[frontend6](t.frontends[v6])

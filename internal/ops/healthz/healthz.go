@@ -1,4 +1,4 @@
-// Package healthz answers for the health of a proxy process, as kube-proxy does: /healthz and /livez for load
+// Package healthz answers for the health of a proxy process, as kube-proxy does. It serves /healthz and /livez for load
 // balancers and the kubelet, and the operator's paths next to /metrics.
 //
 // Both answers report whether the dataplane keeps up: it does not if an update has been waiting for longer than two
@@ -176,9 +176,9 @@ func (h *Health) waiting(now time.Time, newest state.Revision) time.Time {
 	return h.behind
 }
 
-// PendingSince returns since when the oldest update waits for the dataplane, zero if none waits. A dataplane that has shown no
-// state yet waits since the start of the process. An update that the reconciler does not mention, because a call of the
-// dataplane hangs, counts from when it was first noticed, by this method or an answer.
+// PendingSince returns since when the oldest update waits for the dataplane, zero if none waits. A dataplane that has
+// shown no state yet waits since the start of the process. While a call of the dataplane hangs, the reconciler does not
+// mention further updates. Such an update waits since this method or an answer first noticed it.
 func (h *Health) PendingSince() time.Time {
 	newest := h.newest()
 	h.mu.Lock()

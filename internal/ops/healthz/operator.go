@@ -33,8 +33,8 @@ type OperatorOptions struct {
 // configGroup is the key under which kube-proxy's /configz has the configuration.
 const configGroup = "kubeproxy.config.k8s.io"
 
-// Operator serves what kube-proxy has on its metrics port: /metrics, /healthz (which answers ok as long as the process runs),
-// /proxyMode, /configz, /statusz, /flagz and, if asked for, /debug/pprof.
+// Operator serves the paths of kube-proxy's metrics port: /metrics, /healthz, /proxyMode, /configz, /statusz, /flagz
+// and, if asked for, /debug/pprof. /healthz answers ok as long as the process runs.
 func Operator(o OperatorOptions) http.Handler {
 	started := time.Now()
 	mux := http.NewServeMux()

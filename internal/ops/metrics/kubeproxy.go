@@ -21,8 +21,7 @@ type kubeProxy struct {
 // syncBuckets are kube-proxy's, 1 ms to 16 s.
 var syncBuckets = prometheus.ExponentialBuckets(0.001, 2, 15)
 
-// programmingBuckets are kube-proxy's: quarters of a second up to a half, seconds up to a minute, 5 s up to two minutes, 30 s up
-// to five.
+// programmingBuckets are kube-proxy's. The steps are 0.25 s, 1 s, 5 s and 30 s, up to 0.5 s, 60 s, 120 s and 300 s.
 func programmingBuckets() []float64 {
 	buckets := []float64{0.25, 0.5}
 	buckets = append(buckets, prometheus.LinearBuckets(1, 1, 59)...)

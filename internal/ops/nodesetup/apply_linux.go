@@ -134,8 +134,8 @@ func overwrite(path, value string) error {
 	return err
 }
 
-// remedy returns a remedy for an error. EROFS comes from containers that are not privileged, EACCES and EPERM from nodes
-// inside user or network namespaces (kind, rootless), ENOENT from a kernel module that is not loaded.
+// remedy returns a remedy for an error. EROFS comes from containers that are not privileged. EACCES and EPERM come from
+// nodes inside user or network namespaces (kind, rootless). ENOENT comes from a kernel module that is not loaded.
 func remedy(s setting, err error) string {
 	leave := ", or leave it alone with " + s.off
 	switch {
@@ -153,8 +153,8 @@ func remedy(s setting, err error) string {
 	return "set it on the host" + leave
 }
 
-// cpus counts the node's CPUs that are online. runtime.NumCPU would count those that the process may run on, which are fewer
-// with a static CPU policy, while the limit is for the whole node (kubernetes/kubernetes#99225).
+// cpus counts the node's CPUs that are online. The limit is for the whole node. runtime.NumCPU counts only the CPUs
+// that the process may use, which are fewer with a static CPU policy (kubernetes/kubernetes#99225).
 func (w *writer) cpus() int {
 	b, err := os.ReadFile(filepath.Join(w.root, cpusFile))
 	if err == nil {

@@ -3,14 +3,16 @@
 //
 // The objects of a file come from its last valid content. A broken edit changes nothing: it is logged, and is reported
 // by [Source.Problems] until it is fixed. If a broken file has had no valid content so far, its valid objects count.
-// The objects of a deleted file are withdrawn. They are kept if the whole path vanishes, if a file or directory cannot
-// be read, or if a named pipe or a directory has replaced the file. The source never waits for a file.
+// The objects of a deleted file are withdrawn. They are kept if the whole path vanishes, or if a file or directory
+// cannot be read. They are also kept if a named pipe or a directory has replaced the file. The source never waits for a
+// file.
 //
 // A file that has lost objects while it was written in place may be half written. It keeps its objects until it has
 // been unchanged for [Options.Grace], and is a problem during that time. Two changes count at once: the replacement of
 // a file by a rename, as editors and kubelet do it, and the deletion of a file. "In place" means that the same file, by
 // device and inode, has another text. Objects count as lost if the previous text had them. The end of the last line
-// counts as lost if the previous text had one: a truncated text may have all objects, but not all of the last one.
+// counts as lost if the previous text had one. A truncated text may still have a part of its last object, and all
+// others.
 package file
 
 import (

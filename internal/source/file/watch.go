@@ -81,9 +81,10 @@ func (w *watcher) pump() {
 	}
 }
 
-// concerns reports whether an event may change the content of the path. The parent is watched for the path itself, for
-// the directory's return, for a replacement of the file, and for the link ..data, by which kubelet swaps all files of a
-// ConfigMap. Below the path every event counts, because any name may be the target of a link.
+// concerns reports whether an event may change the content of the path. In the parent, an event counts for the path
+// itself: the directory may return, or another file may replace the file. The link ..data also counts, because kubelet
+// swaps all files of a ConfigMap by it. Below the path every event counts, because any name may be the target of a
+// link.
 func (w *watcher) concerns(event fsnotify.Event) bool {
 	if filepath.Dir(event.Name) != w.parent {
 		return true

@@ -1,5 +1,5 @@
-// Package relay is the source of cluster objects that follows a relay: an instance of Switchyard that gets them from an
-// API server or from another relay.
+// Package relay is the source of cluster objects that follows a relay. A relay is an instance of Switchyard that gets
+// the objects from an API server or from another relay.
 //
 // All objects come over one stream at the pace of the sink. After a lost connection, a new one continues where the lost
 // one ended, if the relay still knows that position. Otherwise the full set is sent again, and objects that are not in
@@ -83,8 +83,8 @@ func (s *Source) Problems() []error { return s.health.problems() }
 func (s *Source) Peers() (addrs []netip.AddrPort, changed <-chan struct{}) { return s.peers.Peers() }
 
 // After a stream has ended, the next one waits: at first shortest, then twice as long each time, up to longest. The
-// actual wait is a random part between half and all of this, so that the followers of a restarted relay do not all
-// connect at once. A stream that lasted that long was no failure.
+// actual wait is random, between half and all of this. So the followers of a restarted relay do not all connect at
+// once. A stream that lasted for longest was no failure.
 const (
 	shortest = 200 * time.Millisecond
 	longest  = 10 * time.Second

@@ -1,5 +1,5 @@
-// Package hnstest is a host network service for tests. It has the rules of the service in Windows, its faults where a
-// test wants them, and an interpreter that answers where its load balancers send a connection.
+// Package hnstest is a host network service for tests. It has the rules of the service in Windows, and its faults where
+// a test wants them. An interpreter answers where its load balancers send a connection.
 //
 // The rules come from Microsoft's documentation, the types of hcn, and kube-proxy's tests and issues. Where these
 // sources leave something open, the stricter rule holds here: a dataplane that works with the stricter rule also

@@ -28,8 +28,8 @@ func (h *HNS) HostAddrs() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(h.networks[0].HostMACs), netip.Addr.Compare)
 }
 
-// AddLocal adds an endpoint of a pod on this node, also where a remote endpoint has the address: Windows Server 2019 and 2022 do not
-// keep network plugins from that.
+// AddLocal adds an endpoint of a pod on this node, even if a remote endpoint has the address. Windows Server 2019 and
+// 2022 allow network plugins to do so.
 func (h *HNS) AddLocal(name string, addrs ...netip.Addr) {
 	for _, e := range h.endpoints {
 		if !e.Remote && slices.Equal(e.Addrs, addrs) {
@@ -83,7 +83,8 @@ func (h *HNS) Add(call plan.Call) string {
 	return id
 }
 
-// Forget is a restart of HNS that keeps nothing but the network and the endpoints on this node that are not named for a service proxy.
+// Forget is a restart of HNS. It keeps only the network, and the endpoints on this node that are not named for a
+// service proxy.
 func (h *HNS) Forget() {
 	h.forgotten = nil
 	for _, e := range h.endpoints {

@@ -15,8 +15,8 @@ type Settings struct {
 	DSR bool
 	// SourceVIP is the source address of other connections in overlay networks.
 	SourceVIP netip.Addr
-	// Root is the name of the endpoint to which the addresses of load balancers forward health checks: to the port of the service's, or
-	// to HealthzPort if it has none. Empty: they do not.
+	// Root is the name of the endpoint to which the addresses of load balancers forward health checks. Empty: they do
+	// not. The port is the service's health check port, or HealthzPort if it has none.
 	Root        string
 	HealthzPort uint16
 	// Overlay, Subnets and Features describe the network.
@@ -68,7 +68,8 @@ func (s *Subnets) Equal(o *Subnets) bool {
 	return slices.Equal(s.sorted, o.sorted) && maps.Equal(s.providers, o.providers)
 }
 
-// Provider returns the address of the node that has addr, which may be its own; the zero Addr if no node of the network has it.
+// Provider returns the address of the node that has addr, which may be addr itself. It returns the zero Addr if no node
+// of the network has addr.
 func (s *Subnets) Provider(addr netip.Addr) netip.Addr {
 	if s.providers[addr] {
 		return addr
