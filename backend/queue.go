@@ -81,7 +81,7 @@ func hashOf(k state.FrontendKey) keyHash {
 
 // arrival is an update of the feed.
 type arrival struct {
-	after    state.Revision // what was taken before
+	after    state.Revision // the revision before it
 	at       time.Time
 	left     int // services that are not as it or a later update says
 	triggers []time.Time
@@ -122,7 +122,7 @@ const (
 type turn struct {
 	namespace    string
 	small, large []*want
-	credit       int // what is left of its turns
+	credit       int // the rest of its turns
 }
 
 // add takes an update that is not full.

@@ -149,7 +149,7 @@ func (b *Backend) Close() error {
 // Gone names endpoints that no longer belong to a Service. The base calls it in its Apply.
 func (b *Backend) Gone(endpoints []netip.AddrPort) { b.gone = append(b.gone, endpoints...) }
 
-// end has connections ended to what is gone.
+// end ends connections to endpoints that are gone, if EndRemoved is set.
 func (b *Backend) end() {
 	if b.o.EndRemoved && b.hooks != nil && len(b.gone) > 0 {
 		b.ender.add(b.gone)
@@ -225,7 +225,7 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 	return result, nil
 }
 
-// Verify compares the base and the hooks with what was last applied. See [backend.Backend].
+// Verify compares the base and the hooks with the last applied state. See [backend.Backend].
 func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
 	if b.node == nil {
 		return b.base.Verify(ctx)

@@ -23,8 +23,8 @@ type ender struct {
 	wake chan struct{}
 
 	mu          sync.Mutex             // guards all below
-	connections *ebpf.Map              // in which the hooks note what they have translated; nil while they are off
-	left        map[netip.AddrPort]int // how many walks are left, by endpoint
+	connections *ebpf.Map              // the hooks' record of translated connections; nil while the hooks are off
+	left        map[netip.AddrPort]int // remaining walks, by endpoint
 	running     *programs.Ender        // nil between two runs
 }
 
@@ -179,7 +179,7 @@ func (e *ender) walked() {
 	}
 }
 
-// stop gives up what is left.
+// stop abandons the remaining walks.
 func (e *ender) stop() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -71,7 +71,7 @@ func (s *services) withdraw(t *maps.Tables, u *state.Update, settings *plan.Sett
 		if record != nil {
 			routes = s.plan(record, settings)
 		}
-		s.pending[name] = true // if the base fails, it still has what it had
+		s.pending[name] = true // if the base fails, it keeps its previous version
 		errs = append(errs, e.limit(t, routes))
 	}
 	for _, record := range u.Changed {
@@ -377,7 +377,7 @@ func (s *services) placed() iter.Seq[*maps.Placed] {
 	}
 }
 
-// limit has the hooks let go of what is not in a plan.
+// limit removes from the hooks everything that is not in the plan next.
 func (e *service) limit(t *maps.Tables, next []plan.Route) error {
 	var errs []error
 	kept := e.routes[:0]

@@ -272,7 +272,7 @@ func (b *Backend) using(services []*state.Service, full *noRoomError) map[state.
 	return need
 }
 
-// Verify compares the tables with what was applied last and repairs them. See [backend.Backend].
+// Verify compares the tables with the last applied state and repairs them. See [backend.Backend].
 func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
 	if b.node == nil {
 		return backend.Result{}, nil

@@ -38,8 +38,8 @@ type Options struct {
 	// UpstreamMark is the packet mark bit, such as 0x2000, of the connections by which a proxy on the node gets its state. These connections
 	// bypass Services, except for cluster IPs. 0: there are none.
 	UpstreamMark uint32
-	// MaxAffinityClients is how many clients each endpoint of a Service port with affinity remembers. Further clients get no affinity until
-	// others time out. It counts for endpoints that come; those that are there keep what they have. Default 65,536.
+	// MaxAffinityClients is how many clients each endpoint of a Service port with affinity remembers. Further clients
+	// get no affinity until others time out. A change applies to new endpoints only. Default 65,536.
 	MaxAffinityClients int
 	// Counters has the rules count new connections to each frontend ([Backend.Counts]). It costs one to three lookups for each new connection to an
 	// address of a Service or to a node port.
@@ -74,7 +74,7 @@ const (
 	greatestMaxAffinityClients = 1 << 22
 )
 
-// check returns what is wrong with the options.
+// check returns an error if the options are invalid.
 func (o *Options) check() error {
 	if o.Variant != Automatic && o.Variant != Legacy && o.Variant != NFT {
 		return fmt.Errorf("Variant is %q, must be %q, %q or empty", o.Variant, Legacy, NFT)

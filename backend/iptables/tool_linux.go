@@ -62,7 +62,7 @@ const toolTimeout = 5 * time.Minute
 // lockSeconds is how long a program waits for others that have the lock of ip_tables.
 const lockSeconds = "30"
 
-// run runs a program and returns what it writes.
+// run runs a program and returns its output.
 func (t *tool) run(ctx context.Context, f state.Family, what string, input string, args ...string) ([]byte, error) {
 	name := t.name(f, what)
 	// A program that is killed while it waits for the kernel leaves its table as it was or as it is to be. So the end of ctx, when the process

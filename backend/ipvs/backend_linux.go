@@ -186,7 +186,7 @@ func (b *Backend) openAbove(k kernelServers, l links, sysctls func() (*sysctls, 
 		return err
 	}
 	b.cutter = conntrack.NewCutter(b.flows, conntrack.CutterOptions{Logger: b.log, Scheduled: func(k state.FrontendKey) bool {
-		return b.Scheduled(k) && !b.Serves(k) // else the next packet is one for IPVS again, which lets go of what it had for the flow
+		return b.Scheduled(k) && !b.Serves(k) // otherwise IPVS gets the next packet, and replaces the flow's connection itself
 	}})
 	if b.addrs, err = ifaddr.Open(ifaddr.Options{Logger: b.log}); err != nil {
 		return err
@@ -332,7 +332,7 @@ func (b *Backend) apply(ctx context.Context, u *state.Update) (result backend.Re
 	return result, err
 }
 
-// end notes whether what is held after a change is certain.
+// end notes whether the kernel's contents are known after a change.
 func (b *Backend) end(c *change, known bool) {
 	if b.known = known; known {
 		b.cutter.Committed(nil, c.notes...)
@@ -343,7 +343,7 @@ func (b *Backend) end(c *change, known bool) {
 
 func (b *Backend) written() int { return b.device.written + b.servers.written + b.tables.written }
 
-// Verify compares the base, and what is ours, with what was last applied. See [backend.Backend].
+// Verify compares the base, and this backend's own objects, with the last applied state. See [backend.Backend].
 func (b *Backend) Verify(ctx context.Context) (result backend.Result, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -113,7 +113,7 @@ func (b *Backend) rules(n *state.Node) plan.Rules {
 	return r
 }
 
-// read takes down what the kernel holds, and makes the device and the settings what they are to be.
+// read records the kernel's contents, and makes the device and the settings as desired.
 func (b *Backend) read(c *change) error {
 	b.servers.scheduler, b.servers.abrupt, b.servers.drainTimeout = b.o.Scheduler, b.o.ResetRemoved, b.o.DrainTimeout
 	if err := errors.Join(b.device.read(), b.device.make()); err != nil {
@@ -277,7 +277,7 @@ func (b *Backend) finish(c *change, result *backend.Result) error {
 	return nil
 }
 
-// keep takes down what was applied.
+// keep records the applied state.
 func (b *Backend) keep(c *change) {
 	for name, d := range c.next {
 		if d == nil {

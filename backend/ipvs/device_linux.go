@@ -15,7 +15,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
 )
 
-// links is what is needed of the kernel's network devices. A netlink.Handle is one.
+// links has the required operations on network devices. A netlink.Handle implements it.
 type links interface {
 	LinkByName(string) (netlink.Link, error)
 	LinkAdd(netlink.Link) error
@@ -28,7 +28,7 @@ type links interface {
 	RouteGet(net.IP) ([]netlink.Route, error)
 }
 
-// device holds the addresses of virtual servers, which makes them the node's own: IPVS sees only what is for the node.
+// device holds the addresses of virtual servers. So they are addresses of the node: IPVS sees only packets to the node.
 type device struct {
 	links links
 	link  netlink.Link // nil if it is not there

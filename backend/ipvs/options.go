@@ -48,7 +48,7 @@ const (
 // schedulerName is how the kernel names its schedulers. Which of them there are depends on its modules.
 var schedulerName = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,14}$`)
 
-// complete fills in defaults, and returns what is wrong with the options.
+// complete fills in defaults, and returns an error if the options are invalid.
 func (o *Options) complete() error {
 	if o.MasqueradeBit != nil && (*o.MasqueradeBit < 0 || *o.MasqueradeBit > 31) {
 		return fmt.Errorf("MasqueradeBit is %d, must be from 0 to 31", *o.MasqueradeBit)

@@ -125,7 +125,7 @@ func (s *servers) read(ours func(plan.Key) bool) error {
 	return nil
 }
 
-// sync makes the kernel hold what is desired of a server.
+// sync makes a server in the kernel as desired.
 func (s *servers) sync(k plan.Key, now time.Time) error {
 	v := s.byKey[k]
 	if v == nil {

@@ -129,7 +129,7 @@ func (f former) String() string {
 	return aliasPrefix + strings.Join(words, " ")
 }
 
-// wantedSettings returns what settings are to be; those that are missing stay as they were before.
+// wantedSettings returns the desired values of settings. Settings that are missing keep their previous values.
 func wantedSettings(o *Options) former {
 	w := former{sysctlConntrack: 1, sysctlExpire: 1}
 	if o.StrictARP {
@@ -143,7 +143,7 @@ func wantedSettings(o *Options) former {
 	return w
 }
 
-// current returns what settings are now.
+// current returns the current values of all settings.
 func (b *Backend) current() (former, error) {
 	now := former{}
 	for name := range b.sysctls.files {
@@ -160,7 +160,7 @@ func (b *Backend) current() (former, error) {
 
 func seconds(d time.Duration) int { return int(d / time.Second) }
 
-// tune makes the settings what they are to be. The device must be there.
+// tune gives the settings their desired values. The device must exist.
 func (b *Backend) tune() error {
 	now, err := b.current()
 	if err != nil {
@@ -197,7 +197,7 @@ func (b *Backend) tune() error {
 	return set(b.sysctls, b.servers.kernel, target)
 }
 
-// set makes settings what they are in f.
+// set gives settings their values in f.
 func set(s *sysctls, k kernelServers, f former) error {
 	var errs []error
 	var t ipvs.Timeouts

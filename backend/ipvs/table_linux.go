@@ -20,7 +20,7 @@ type kernelTables interface {
 	Close() error
 }
 
-// tables are what the tables of ours are to hold, and what they do.
+// tables are the desired and the actual contents of our tables.
 type tables struct {
 	kernel kernelTables
 	// around is Options.Commit.

@@ -178,7 +178,7 @@ func (g *guard) take() alarm {
 	}
 	g.pending, g.suspicion = quiet, time.Time{}
 	select {
-	case <-g.disturbed: // what it is about is being looked for now
+	case <-g.disturbed: // the pending Verify is this one
 	default:
 	}
 	return a

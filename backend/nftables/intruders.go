@@ -92,7 +92,7 @@ func (i *intruders) rest() {
 	_ = i.monitor.Listen(false) // fails only if it is closed
 }
 
-// fault returns what is wrong if repairs go on.
+// fault returns an error if another program changes the tables repeatedly. It names the program if it is known.
 func (i *intruders) fault() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

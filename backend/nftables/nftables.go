@@ -61,7 +61,8 @@ type Backend struct {
 	limits ruleset.Limits
 
 	mirror *ruleset.Mirror
-	// whole are the records of Services of which a dataplane above this one serves a part, if connections to that are to be counted.
+	// whole are the complete records of Services that a dataplane above this one serves in part. They are kept if
+	// connections to that part are counted.
 	whole map[state.ServiceName]*state.Service
 	// listeners are the listeners of a relay above this dataplane.
 	listeners []ruleset.Listener
@@ -485,7 +486,7 @@ func (b *Backend) applyAll(want ruleset.Desired) (backend.Result, error) {
 	return backend.Result{Written: written}, nil
 }
 
-// compareAll plans the difference between what the tables hold and what is desired.
+// compareAll plans the difference between the tables and the desired contents.
 func (b *Backend) compareAll(want ruleset.Desired) (*ruleset.Plan, error) {
 	r := newTableReader(b.kernel, b.finders)
 	defer r.close()
@@ -494,7 +495,7 @@ func (b *Backend) compareAll(want ruleset.Desired) (*ruleset.Plan, error) {
 	return b.mirror.Compare(b.settings(), want, r, limits)
 }
 
-// Verify compares the tables with what was applied last and repairs them. See [backend.Backend].
+// Verify compares the tables with the last applied state and repairs them. See [backend.Backend].
 func (b *Backend) Verify(context.Context) (backend.Result, error) {
 	if !b.applied {
 		return backend.Result{}, nil
@@ -535,7 +536,7 @@ func (b *Backend) Verify(context.Context) (backend.Result, error) {
 	return result, nil
 }
 
-// repair makes the tables show what was applied last, except services for which there is no room.
+// repair makes the tables show the last applied state, except services that do not fit.
 func (b *Backend) repair(same *state.Update) (total backend.Result, err error) {
 	lost := map[state.ServiceName]error{}
 	for {

@@ -59,7 +59,7 @@ type Options struct {
 	OnResets func(service state.ServiceName, packets uint64)
 }
 
-// check returns what is wrong with the options.
+// check returns an error if the options are invalid.
 func (o *Options) check() error {
 	if o.MaxAffinityClients < 0 || o.MaxAffinityClients > greatestMaxAffinityClients {
 		return fmt.Errorf("MaxAffinityClients is %d, must be from 1 to %d, or 0 for the default",

@@ -177,7 +177,8 @@ func (b *Backend) Reconfigure(o Options) error {
 
 // Apply makes the relay and its base show u. See [backend.Backend].
 //
-// The relay knows what is new before the base sends it any of that, and goes back to what it had if the base fails.
+// The relay learns of changes before the base sends it new connections. If the base fails, the relay restores its
+// previous state.
 func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
 	r := b.relay
 	if u.Full && b.next != nil {
@@ -223,7 +224,7 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 	return result, nil
 }
 
-// set takes over the services of u. It returns the names of all that have changed, and what they were.
+// set takes over the services of u. It returns the names of all changed services, and their previous records.
 func (r *relay) set(u *state.Update) (names []state.ServiceName, before map[state.ServiceName]*state.Service) {
 	before = map[state.ServiceName]*state.Service{}
 	r.tableMu.Lock()
@@ -259,7 +260,7 @@ func (r *relay) use(o Options) {
 	r.o = o
 }
 
-// Verify compares the base and the relay's addresses with what was last applied. See [backend.Backend].
+// Verify compares the base and the relay's addresses with the last applied state. See [backend.Backend].
 func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
 	result, err := b.base.Verify(ctx)
 	if !b.applied || b.addresses == nil || err != nil {
@@ -280,7 +281,7 @@ func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
 func (b *Backend) Release(ctx context.Context) error {
 	if err := b.successor.listen(); err != nil {
 		level := slog.LevelWarn
-		if errors.Is(err, fs.ErrPermission) { // a relay without rights cannot prove to another process what it is
+		if errors.Is(err, fs.ErrPermission) { // a relay without rights cannot prove its identity to another process
 			level = slog.LevelInfo
 		}
 		b.log.Log(ctx, level, "no other process can take over the connections of this one", "error", err)
@@ -303,10 +304,10 @@ func (b *Backend) leave() error {
 	return nil
 }
 
-// Retire has the relay take nothing new: another dataplane takes all connections by now, and the base no longer belongs to this one.
-// Apply and Verify
-// go on: what is carried ends when its endpoint has gone. The other dataplane needs records with [Backend.Lingering]. Its next Apply takes the rules that
-// lead to the relay out of the base: what is carried needs none of them.
+// Retire stops the relay from accepting new connections. By now, another dataplane takes all connections, and the base
+// no longer belongs to this one. Apply and Verify go on, and open connections end when their endpoints have gone. The
+// other dataplane needs records with [Backend.Lingering]. Its next Apply removes the rules that lead to the relay from
+// the base, because open connections do not need them.
 func (b *Backend) Retire() {
 	if err := b.leave(); err != nil {
 		b.log.Warn("the relay goes on taking new connections", "error", err)
@@ -338,7 +339,7 @@ func (b *Backend) Lingering(s *state.Service) *state.Service { return b.listener
 func (b *Backend) Carried() int { return b.relay.carried() }
 
 const (
-	// drainPeriod is how often Drain counts what is left.
+	// drainPeriod is how often Drain counts the remaining connections and flows.
 	drainPeriod = 20 * time.Millisecond
 	// leastDrain is how long it goes on at least after Release: the base may have sent connections here before it that have not arrived yet. A
 	// packet waits in the queue of a processor, on a busy machine until that gets to it.

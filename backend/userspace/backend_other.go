@@ -81,7 +81,7 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 	return b.relay.Apply(ctx, u)
 }
 
-// Verify compares what the relay listens at with what was last applied. See [backend.Backend].
+// Verify compares the relay's listeners with the last applied state. See [backend.Backend].
 func (b *Backend) Verify(ctx context.Context) (backend.Result, error) { return b.relay.Verify(ctx) }
 
 // Problems returns what the relay cannot do for some services. It may be called at any time.
@@ -99,7 +99,7 @@ func (b *Backend) Release(context.Context) error {
 	return nil
 }
 
-// drainPeriod is how often Drain counts what is left.
+// drainPeriod is how often Drain counts the remaining connections and flows.
 const drainPeriod = 20 * time.Millisecond
 
 // Drain returns when the connections and flows that the relay carries have ended, or with ctx's error when it ends.

@@ -15,7 +15,7 @@ type direction struct {
 	piped   int
 	// bulk is set while much comes at a time: then it goes through a pipe, without being copied.
 	bulk bool
-	// last is set once it is known that the end, or a failure, comes after what is in the socket.
+	// last is set once the rest of the socket's data is known to be followed by its end or a failure.
 	last bool
 	// ended is set once the other end knows that nothing more comes.
 	ended bool
@@ -105,7 +105,7 @@ func (d *direction) fill(fd int, buf []byte) (n int, err error) {
 	return n, nil
 }
 
-// flush gives a socket what is for it. It returns EAGAIN if the socket does not take all.
+// flush writes the pending and piped bytes to a socket. It returns EAGAIN if the socket does not take all of them.
 func (d *direction) flush(fd int) error {
 	for len(d.pending) > 0 {
 		n, err := retried(func() (int, error) { return unix.Write(fd, d.pending) })
@@ -129,7 +129,7 @@ func (d *direction) flush(fd int) error {
 	return nil
 }
 
-// unpipe takes what is in the pipe out of it.
+// unpipe moves the bytes in the pipe to pending.
 func (d *direction) unpipe() {
 	if d.pipe != nil {
 		d.pending = append(d.pending, d.pipe.take(d.piped)...)
@@ -137,7 +137,7 @@ func (d *direction) unpipe() {
 	}
 }
 
-// drop forgets what is in the pipe.
+// drop discards the pipe and its bytes.
 func (d *direction) drop() {
 	if d.pipe != nil {
 		pipes.close(d.pipe)
@@ -154,7 +154,7 @@ func retried(fn func() (int, error)) (int, error) {
 	}
 }
 
-// splice moves up to n bytes, of which one side is a pipe.
+// splice moves up to n bytes. One side must be a pipe.
 func splice(from, to, n int) (int, error) {
 	return retried(func() (int, error) {
 		m, err := unix.Splice(from, nil, to, nil, n, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
@@ -218,7 +218,7 @@ func (p *pipePool) put(empty *pipe) {
 	p.close(empty)
 }
 
-// close closes a pipe, with what is in it.
+// close closes a pipe and discards its bytes.
 func (p *pipePool) close(full *pipe) {
 	unix.Close(full.r)
 	unix.Close(full.w)

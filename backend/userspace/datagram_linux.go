@@ -62,7 +62,7 @@ type datagram struct {
 
 func (r *relay) addDatagrams(kind plan.Kind, class plan.Class, at, frontend netip.AddrPort, fd int) error {
 	file := os.NewFile(uintptr(fd), "listener")
-	defer file.Close() // what is used is a duplicate
+	defer file.Close() // c uses a duplicate
 	c, err := net.FilePacketConn(file)
 	if err != nil {
 		return err

@@ -25,9 +25,9 @@ import (
 const (
 	// handoverTimeout is how long each step of a handover may take.
 	handoverTimeout = 5 * time.Second
-	// restTimeout is how long connections may take to rest that are in the middle of something.
+	// restTimeout is how long busy connections may take to come to rest.
 	restTimeout = time.Second
-	// maxItem bounds what is read of an item: what two pipes hold, as text.
+	// maxItem bounds the bytes of an item: the contents of two pipes, as text.
 	maxItem = 4 << 20
 	// visitsPerItem is how many clients are in one item.
 	visitsPerItem = 1000
@@ -260,7 +260,7 @@ func (c *conn) send(to *net.UnixConn) error {
 	return send(to, i, c.ends[0].fd, c.ends[1].fd)
 }
 
-// visits returns what is known of clients with affinity, in parts.
+// visits returns the remembered clients with affinity, in parts.
 func (r *relay) visits() (parts [][]balance.Visit) {
 	return slices.Collect(slices.Chunk(r.loads.Visits.All(time.Now()), visitsPerItem))
 }

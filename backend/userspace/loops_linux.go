@@ -58,7 +58,7 @@ type problem struct {
 // isOver reports whether nothing was wrong for so long that others had no reason to say so.
 func (p problem) isOver(now time.Time) bool { return now.Sub(p.at) >= ledger.CrowdedFor }
 
-// noteProblem notes what is wrong with a service now.
+// noteProblem records the current problem of a service.
 func (r *relay) noteProblem(name state.ServiceName, err error) {
 	r.problemsMu.Lock()
 	defer r.problemsMu.Unlock()
@@ -69,7 +69,7 @@ func (r *relay) noteProblem(name state.ServiceName, err error) {
 	r.problems[name] = problem{err, now}
 }
 
-// clearProblem forgets what was wrong with a service.
+// clearProblem clears the problem of a service.
 func (r *relay) clearProblem(name state.ServiceName) {
 	r.problemsMu.Lock()
 	defer r.problemsMu.Unlock()
@@ -104,7 +104,7 @@ const maxProblems = 20
 // usualHops is the usual hop limit of sockets, and the highest one for relayed traffic.
 const usualHops = 64
 
-// hopsLeft returns the hop limit for what is passed on, if it has come with that in came. 0 is too low.
+// hopsLeft returns the hop limit of relayed packets, if they have come with the hop limit came. 0 is too low.
 func hopsLeft(came int) int { return min(max(came-1, 0), usualHops) }
 
 // hopsOf returns the hop limit with which the client's last packet of the handshake has come. Linux keeps it in the field of an

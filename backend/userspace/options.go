@@ -110,7 +110,7 @@ const (
 	defaultMaxAffinityClients = 1 << 18
 )
 
-// withDefaults returns o with all fields set, or what is wrong with them.
+// withDefaults returns o with all fields set, or an error if they are invalid.
 func (o Options) withDefaults() (Options, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -161,7 +161,7 @@ func (o Options) within(files int) (_ Options, pipes int) {
 const (
 	// mostPipes is how many pipes there may be at most.
 	mostPipes = 256
-	// ownFiles are what the relay waits and listens with, and what is accepted while something else makes room.
+	// ownFiles are the files for waiting, listening, and connections that are accepted while another one makes room.
 	ownFiles = 64
 )
 

@@ -41,7 +41,7 @@ type overlay struct {
 
 // Priorities of hooks: before the base translates destinations, and before it keeps packets away from the listeners.
 const (
-	priorityOwn    = -102 // before any overlay marks what is not the relay's own: there may be one of another process
+	priorityOwn    = -102 // before any overlay marks foreign packets: another process may have one
 	priorityLead   = -101
 	priorityArrive = -1
 )
@@ -60,7 +60,7 @@ func openOverlay(commit func(func() error) error) (*overlay, error) {
 	return &overlay{conn: conn, name: fmt.Sprintf("switchyard-relay-%d", port), commit: commit}, nil
 }
 
-// arrive has what is on its way to listeners come to them.
+// arrive lets packets to listeners reach them.
 func (o *overlay) arrive(listeners []backend.Listener) error {
 	if slices.Equal(o.listeners, listeners) {
 		return nil

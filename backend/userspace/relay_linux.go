@@ -75,7 +75,7 @@ type relay struct {
 	openFlows int
 	// listening is set while connections are to be accepted, and accepting while they are, but from listeners that pause: not without records.
 	listening, accepting bool
-	// moving is set once another process takes over what is open.
+	// moving is set once another process takes over open connections and flows.
 	moving bool
 }
 
@@ -150,7 +150,7 @@ type request struct {
 	client, dst netip.AddrPort
 	// unguarded is set if no base has looked at where it comes from.
 	unguarded bool
-	// hops is the hop limit for what is passed on.
+	// hops is the hop limit of relayed packets.
 	hops int
 	// tried are endpoints that did not answer, or that would lead back.
 	tried []netip.AddrPort
@@ -257,7 +257,7 @@ func (r *relay) carried() int {
 // remembered is how many clients there are with affinity.
 func (r *relay) remembered() int { return r.loads.Visits.Len() }
 
-// settle ends what is carried to endpoints that no longer serve or would lead back, of these services.
+// settle ends these services' connections and flows to endpoints that no longer serve or would lead back.
 func (r *relay) settle(names []state.ServiceName) {
 	for _, name := range names {
 		r.mu.Lock()
@@ -276,7 +276,7 @@ func (r *relay) settle(names []state.ServiceName) {
 	}
 }
 
-// serves reports whether what was chosen may go on.
+// serves reports whether the chosen endpoint still serves the frontend.
 func (r *relay) serves(c *choice) bool {
 	dst := netip.AddrPortFrom(c.frontend.Addr, c.frontend.Port)
 	p, _, frontend := r.lookup(plan.Kind{Family: c.frontend.Family, Protocol: c.frontend.Protocol}, dst)

@@ -123,7 +123,7 @@ func sameNamespace(ns *os.File, path string) (bool, error) {
 
 func (m *maker) close() {
 	close(m.stop)
-	m.running.Wait() // what it has made is in ready then
+	m.running.Wait() // ready has all its sockets then
 	for _, ready := range m.ready {
 		for {
 			select {
@@ -291,8 +291,9 @@ func waitError(err error) error {
 	return os.ErrClosed
 }
 
-// The bounds of a socket's buffers, each way, in bytes as the kernel counts them: with what it needs itself, about twice the data. Without them, the kernel
-// lets each grow to net.ipv4.tcp_rmem and tcp_wmem: to several MiB for each connection that somebody does not read from.
+// The bounds of a socket's buffers, for each direction. The kernel counts its own overhead, so these bytes are about
+// twice the data. Without bounds, each buffer can grow to net.ipv4.tcp_rmem and tcp_wmem: to several MiB for each
+// connection that somebody does not read from.
 const (
 	// mostBuffer is for a connection among few.
 	mostBuffer = 1 << 20

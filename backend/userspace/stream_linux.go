@@ -357,7 +357,7 @@ func (c *conn) handle(fd int, events uint32) (more bool) {
 	return more
 }
 
-// goOn moves what was too much for one turn.
+// goOn moves the data that was too much for one turn.
 func (c *conn) goOn() (more bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,7 +7,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// maxSticky is how many endpoints of one Service may remember clients: each takes a set, of which the kernel has 65,534 for everybody.
+// maxSticky is how many endpoints of one Service may remember clients. Each needs a set, and the kernel has 65,534 sets
+// for all its users.
 const maxSticky = 4096
 
 // Check returns what of a record no rule can be made for: values of a later version.

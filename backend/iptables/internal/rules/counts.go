@@ -17,7 +17,7 @@ const (
 	setPortDropCounts   = "PORT-DROP-COUNTS"
 )
 
-// Counted is what was counted of a frontend.
+// Counted are the counts of a frontend.
 type Counted struct{ Connections, Rejects, Drops uint64 }
 
 // countSet is a set that counts.
@@ -65,7 +65,8 @@ func (t *Tables) countIn(desired bool) {
 	}
 }
 
-// Counts reads back what was counted of all frontends of a family. read returns the elements of a set, none of one that is not there.
+// Counts reads the counts of all frontends of a family. read returns the elements of a set, or none if the set does not
+// exist.
 func Counts(f state.Family, read func(ipset.Set) ([]ipset.Counted, error)) (map[state.FrontendKey]Counted, error) {
 	all := map[state.FrontendKey]Counted{}
 	for kind, sets := range countSets {

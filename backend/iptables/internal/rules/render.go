@@ -20,7 +20,7 @@ type part struct {
 	leaves   []leaf
 }
 
-// ownSet is a set of a Service. Sets of source ranges are named by what is in them, so that Services can share one.
+// ownSet is a set of a Service. A set of source ranges is named by its content, so that Services can share it.
 type ownSet struct {
 	ipset.Set
 	elements []ipset.Element

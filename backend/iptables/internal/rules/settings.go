@@ -89,7 +89,7 @@ func matchPrefix(option string, p netip.Prefix) string {
 	return option + " " + p.Masked().String()
 }
 
-// rule joins the parts of a rule, some of which may be empty.
+// rule joins the parts of a rule that are not empty.
 func rule(parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), " ")
 }
@@ -167,7 +167,8 @@ func (s *Settings) fixedChains(f state.Family) map[ChainID]string {
 		{Filter, chainReject}:        {"-p tcp -j REJECT --reject-with tcp-reset", "-j REJECT --reject-with " + rejection},
 	}
 	if s.Counters {
-		// These rules count what is in the set, and do nothing else. A frontend with an address comes before a node port.
+		// These rules only count packets to the elements of the set. A frontend with an address comes before a node
+		// port.
 		count := func(set string) string { return match(set, "dst,dst") }
 		services, reject := ChainID{NAT, chainServices}, ChainID{Filter, chainReject}
 		chains[services] = []string{count(setCounts), chains[services][0], rule(match(setNodeAddresses, "dst"), count(setPortCounts)), chains[services][1]}

@@ -31,7 +31,7 @@ type Tables struct {
 	rules map[Table]int
 
 	held heldTables
-	// doubtful are the chains and sets for which what is desired may differ from what is held. All of them are if all is set.
+	// doubtful are the chains and sets whose desired and held contents may differ. If all is set, they all may differ.
 	doubtful struct {
 		all    bool
 		chains map[ChainID]bool
@@ -65,7 +65,7 @@ type heldSet struct {
 	elements map[ipset.Element]bool
 }
 
-// New returns the tables of a family without Services, of which nothing is known in the kernel.
+// New returns the tables of a family without Services. The contents of the kernel are unknown.
 func New(f state.Family, s *Settings) *Tables {
 	address := 32
 	if f == state.IPv6 {
@@ -93,7 +93,7 @@ func New(f state.Family, s *Settings) *Tables {
 	return t
 }
 
-// forget clears what is doubtful, but for all.
+// forget clears the doubtful chains and sets, but leaves doubtful.all.
 func (t *Tables) forget() {
 	t.doubtful.chains, t.doubtful.sets = map[ChainID]bool{}, map[string]map[ipset.Element]bool{}
 }
@@ -314,7 +314,7 @@ func (t *Tables) ChainUses() map[ChainID]int {
 	return h.uses
 }
 
-// Plan is what is to be changed, in this order.
+// Plan lists changes in the order in which they are made.
 type Plan struct {
 	Create []ipset.Set
 	// Empty are sets of clients whose endpoint had gone, and is back.

@@ -216,7 +216,7 @@ func (t *tracer) inSet(name, dimensions string) match {
 
 // rulespec is a rule as iptables-save shows it.
 type rulespec struct {
-	options []option // what it matches
+	options []option // the matches
 	target  string
 	isGoto  bool
 	to      string // where DNAT leads

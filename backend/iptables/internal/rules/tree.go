@@ -17,8 +17,9 @@ import (
 const (
 	// maxLeaf is how many rules a chain of a tree has at most: its branches, or the frontends of a leaf.
 	maxLeaf = 16
-	// maxDepth is how many chains of a tree a packet passes at most. The kernel follows 16 chains, of which the others are between the tree
-	// and an endpoint. It takes hundreds of addresses that were chosen for it to get there; then a leaf has more rules.
+	// maxDepth is how many chains of a tree a packet passes at most. The kernel follows 16 chains, and the remaining
+	// chains are between the tree and an endpoint. Only hundreds of addresses that were chosen on purpose reach this
+	// depth. Then a leaf has more rules.
 	maxDepth = 8
 )
 

@@ -58,7 +58,7 @@ func markChain(m state.Masquerade) string {
 	return "mark" + masqueradeSets[m][len("masquerade"):]
 }
 
-// Priorities of hooks: right behind the hooks of the base, which takes what it serves first, and ahead of IPVS.
+// Priorities of hooks: right behind the hooks of the base, and ahead of IPVS. The base takes its own connections first.
 const (
 	priorityDst = -99
 	prioritySrc = 101
@@ -299,7 +299,7 @@ func (r rules) pair() []nft.Expr {
 	return join(r.addr(src), one(nft.Payload(nft.Reg0+size/4, nft.NetworkHeader, offset+size, size)))
 }
 
-// server matches packets to what is in a set of virtual servers.
+// server matches packets to the virtual servers in a set.
 func (r rules) server(set string) []nft.Expr {
 	size, _ := r.size()
 	next := nft.Reg0 + size/4

@@ -113,7 +113,7 @@ func (m *Mirror) difference(settings *Settings, ks *kernelState, want Desired) (
 		}
 	}
 	p.keepNumbers(want.Services, m)
-	if !want.Preserved.none() { // what is preserved can be anywhere
+	if !want.Preserved.none() { // preserved elements can be in any set
 		if err := ks.reach(everything(want)); err != nil {
 			return nil, err
 		}

@@ -16,7 +16,8 @@ import (
 //   - all elements of a frontend without a service, if they fit
 //   - a single element
 //
-// Units come in the order of stages, so that nothing is added before what it needs, or deleted before its replacement exists.
+// Units come in the order of stages. So nothing is added before its prerequisites, or deleted before its replacement
+// exists.
 type stage uint8
 
 const (
@@ -153,8 +154,8 @@ func (p *Plan) Divisible() bool {
 		!slices.ContainsFunc(p.order, func(s *setPlan) bool { return s.flush })
 }
 
-// Divide returns the plan in two parts, for a kernel that has no room for the whole. The last part deletes what is unused once all of the
-// first part is there.
+// Divide returns the plan in two parts, for a kernel that has no room for the whole. The last part deletes elements
+// that are unused once all of the first part is written.
 func (p *Plan) Divide() (first, last Part) {
 	d := p.units()
 	from, _ := slices.BinarySearchFunc(d.units, orphanedFrontends, func(u unit, s stage) int { return cmp.Compare(u.stage, s) })

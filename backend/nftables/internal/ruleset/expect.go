@@ -12,7 +12,7 @@ type expectation struct {
 	at     int // of everything(want)
 }
 
-// expect returns what is expected in the kernel before it is compared.
+// expect returns the expected contents of the kernel before the comparison.
 func expect(s *Settings, former *Mirror, ks *kernelState, want Desired) expectation {
 	p := newPlan(s, former, NewMirror())
 	for i := range ks.tables {

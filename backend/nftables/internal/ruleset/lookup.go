@@ -41,7 +41,7 @@ type Lookup struct {
 // asked are the keys that a set is asked for, one after another.
 type asked struct {
 	keys []byte
-	data []byte  // expected, and then what was found
+	data []byte  // the expected data, and then the data that was found
 	of   []int32 // the services that the keys are of, by their place in the lookup
 	// absent are the places of keys that were not found, in order.
 	absent []int
@@ -60,7 +60,7 @@ type expected struct {
 // lookupSize is how many keys are looked up for some services, or a few more.
 const lookupSize = 4096
 
-// newLookups makes lookups of what is expected. Sets that hold something else may be rewritten if rewrite is set.
+// newLookups makes lookups of the expected elements. If rewrite is set, sets with other elements may be rewritten.
 func newLookups(r Reader, limits Limits, large []*largeSet, expect expectation, rewrite bool) *lookups {
 	l := &lookups{reader: r, sets: large, index: map[tableSet]int{}, expect: expect, ahead: max(limits.Ahead, 1)}
 	for i, s := range large {
@@ -73,7 +73,7 @@ func newLookups(r Reader, limits Limits, large []*largeSet, expect expectation, 
 // end waits for the lookups that have begun.
 func (l *lookups) end() {
 	for _, next := range l.queue {
-		_ = next.wait() // nobody needs what it finds
+		_ = next.wait() // its result is not needed
 	}
 }
 
@@ -124,8 +124,8 @@ func (l *Lookup) lack(a *asked, from, to int) {
 	}
 }
 
-// reach ensures that the first n services, or everything, are looked up. Then elements has what the kernel holds of the services among
-// them that differ from what was expected.
+// reach ensures that the first n services, or everything, are looked up. Afterwards ks.elements has the kernel's
+// elements of those services that differ from the expected ones.
 func (ks *kernelState) reach(n int) error {
 	l := ks.lookups
 	for l != nil && l.reached < n {

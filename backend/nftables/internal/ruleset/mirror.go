@@ -13,7 +13,7 @@ type Mirror struct {
 	services map[state.ServiceName]applied
 	// refs counts the users of elements that services may have in common.
 	refs map[sharedKey]int32
-	// numbers are those that lists and ports have, of services of the state or of what is preserved.
+	// numbers are the numbers of lists and ports, of the state's services and of preserved elements.
 	numbers map[uint32]struct{}
 	// nodePorts are the addresses that serve NodePorts, sorted.
 	nodePorts []netip.Addr

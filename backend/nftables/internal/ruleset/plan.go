@@ -338,7 +338,7 @@ func nodePortElements(addrs []netip.Addr) (elements []element) {
 	return elements
 }
 
-// localReject is the element that counts what is refused on loopback addresses.
+// localReject is the element that counts connections refused on loopback addresses.
 func localReject(f state.Family, p state.Protocol) element {
 	e := element{family: f, set: setID{kind: localRejects}}
 	w := writer{buf: e.key[:]}

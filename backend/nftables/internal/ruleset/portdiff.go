@@ -129,8 +129,8 @@ func (d *portDiff) isNumbered(p *state.Port, addr netip.AddrPort) bool {
 	return ok
 }
 
-// renderChange renders what may differ between two versions of a service, of which either may have no record, into p.old and p.new. Ports that are
-// the same memory, or equal in all but few endpoints, take little.
+// renderChange renders the possible differences of two versions of a service into p.old and p.new. Either version may
+// have no record. Ports that are the same memory, or equal except for few endpoints, cost little.
 func (p *Plan) renderChange(was, is *applied) {
 	p.old.reset()
 	p.new.reset()

@@ -95,7 +95,7 @@ type keptFrontends struct {
 	numbers map[uint32]bool
 }
 
-// preserveNumbers finds what is preserved of frontends, and keeps their numbers from being given to others.
+// preserveNumbers finds the preserved elements of frontends, and reserves their numbers.
 func (p *Plan) preserveNumbers(ks *kernelState, want Desired) *keptFrontends {
 	if !want.Preserved.All && len(want.Preserved.Services) == 0 {
 		return nil

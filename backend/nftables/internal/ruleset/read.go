@@ -59,11 +59,11 @@ type largeSet struct {
 	layout layout
 	count  int // of all its elements
 	found  int // how many of them were found by lookups
-	// rewrite is set if the set is rewritten, and not dumped, if it holds more than what is found.
+	// rewrite is set if the set is to be rewritten, instead of dumped, when it holds more elements than were found.
 	rewrite bool
 }
 
-// unexpected returns the sets that hold more than what was found. It is to be called when everything was reached.
+// unexpected returns the sets that hold more elements than were found. Call it after everything was reached.
 func (ks *kernelState) unexpected() (sets []*largeSet) {
 	for _, s := range ks.large {
 		if s.found != s.count {
@@ -95,7 +95,7 @@ func read(r Reader, find int, whole map[tableSet]bool) (*kernelState, error) {
 // readTable reads the elements of a table.
 func (ks *kernelState) readTable(r Reader, f state.Family, sk *nft.Skeleton, find int, whole map[tableSet]bool) error {
 	sh := shapeOf(f, sk.Sets())
-	// Only sets that are as this version makes them are read, and not the one that rules fill: what it holds is never compared.
+	// Only sets of this version's form are read. The set that rules fill is skipped, because it is never compared.
 	for _, id := range setIDs(f, &sh) {
 		set := id.set(f)
 		if id.kind == affinity || !sk.HasSet(table(f), &set) {

@@ -58,7 +58,7 @@ func (sk *skeleton) toRelay(s space, v view) []rule {
 		return nil
 	}
 	fields, index := sk.key(s)
-	// The nft tool does not show the lookup, because nothing uses what it finds.
+	// The nft tool does not show the lookup, because nothing uses its result.
 	//
 	//	nft: meta mark & 0x00001000 != 0x00000000 jump relay…
 	slot0 := join(sk.load(nft.Reg0, fields...), one(nft.Random(index, 1, v.slotOffset()),

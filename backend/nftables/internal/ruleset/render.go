@@ -173,7 +173,7 @@ func (r *renderer) affinity(a *applied, p *state.Port, d *portDiff) *portAffinit
 		return nil
 	}
 	timeout := r.shape.timeout(uint32(p.Affinity / time.Second))
-	r.shape.needs(p.Family, setID{kind: stickyFor, arg: timeout}) // for what is rendered next
+	r.shape.needs(p.Family, setID{kind: stickyFor, arg: timeout}) // for the elements that follow
 	of := &portAffinity{number: a.numbers[portOwner(p)], timeout: timeout}
 	if d != nil {
 		of.endpoints = d.numbers[d.side(p)]
@@ -377,7 +377,7 @@ func (b *frontendRenderer) route(v view, r *state.Route, placed []state.Endpoint
 	}
 }
 
-// verdict adds what is to happen in a view.
+// verdict adds the verdict of a route in a view.
 func (b *frontendRenderer) verdict(v view, r *state.Route) {
 	switch r.Verdict {
 	case state.Reject:

@@ -363,7 +363,7 @@ func (p *ResetPlan) Write(b *nft.Batch) {
 		}
 		for _, k := range p.del {
 			if k.family() == f && exists {
-				// It may have timed out: then this deletes what it adds.
+				// The element may have timed out. Adding it first keeps the deletion from failing.
 				b.AddElem(t, setGone, nft.Elem{Key: k.key()})
 				b.DeleteElem(t, setGone, nft.Elem{Key: k.key()})
 			}

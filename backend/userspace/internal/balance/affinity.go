@@ -91,7 +91,7 @@ func (a *Affinity) unlink(v *visit) {
 	}
 }
 
-// Visit is what is remembered of one client.
+// Visit is the record of one client.
 type Visit struct {
 	Port     plan.PortID
 	Client   netip.Addr
@@ -101,7 +101,7 @@ type Visit struct {
 	Idle time.Duration
 }
 
-// All yields what is remembered now, the oldest first.
+// All yields the records of all clients, the oldest first.
 func (a *Affinity) All(now time.Time) iter.Seq[Visit] {
 	return func(yield func(Visit) bool) {
 		for v := a.oldest; v != nil; v = v.newer {

@@ -21,7 +21,7 @@ type Request struct {
 	Tried []netip.AddrPort
 }
 
-// Visits are what is remembered of clients: an [Affinity].
+// Visits are the records of clients. An [Affinity] implements it.
 type Visits interface {
 	Recall(port plan.PortID, client netip.Addr, timeout time.Duration, now time.Time) (endpoint netip.AddrPort, ok bool)
 	Learn(port plan.PortID, client netip.Addr, endpoint netip.AddrPort, timeout time.Duration, now time.Time)

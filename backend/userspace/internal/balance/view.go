@@ -154,7 +154,7 @@ func drawBut(a, b int, but []int, draw func(n int) int) (n int, ok bool) {
 	return n, true
 }
 
-// order is a permutation. It takes memory only for what is not where it was in the beginning: the index i at the position i.
+// order is a permutation. In the beginning, the index i is at the position i. Only moved indexes take memory.
 type order struct{ indexAt, positionOf map[int]int }
 
 func (o *order) index(position int) int {
@@ -171,7 +171,7 @@ func (o *order) position(index int) int {
 	return index
 }
 
-// swap exchanges what is at two positions.
+// swap exchanges the indexes at two positions.
 func (o *order) swap(p, q int) {
 	if p == q {
 		return

@@ -491,7 +491,7 @@ func (r *Relay) dialed(c *choice, rule balance.Ejection, err error) {
 	}
 }
 
-// settle ends what is carried to endpoints that no longer serve, of these services. The caller holds mu.
+// settle ends these services' connections and flows to endpoints that no longer serve. The caller holds mu.
 func (r *Relay) settle(names map[state.ServiceName]bool) {
 	for name := range names {
 		for f := range r.ofService[name] {
@@ -510,7 +510,7 @@ func (r *Relay) settle(names map[state.ServiceName]bool) {
 	}
 }
 
-// serves reports whether what was chosen may go on. The caller holds mu.
+// serves reports whether the chosen endpoint still serves the frontend. The caller holds mu.
 func (r *Relay) serves(c *choice) bool {
 	p := r.portOf(c.frontend)
 	return p != nil && p.ID == c.port && p.Serves(c.endpoint)

@@ -210,7 +210,7 @@ func (v *Visits) Len() int {
 	return v.of.Len()
 }
 
-// All returns what is remembered now, the oldest first.
+// All returns the records of all clients, the oldest first.
 func (v *Visits) All(now time.Time) (all []balance.Visit) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

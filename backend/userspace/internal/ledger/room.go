@@ -20,7 +20,7 @@ import (
 type Room[T Item] struct {
 	mu  sync.Mutex // guards all below, and the places
 	all *holder[T]
-	// holders are by what they are: a namespace, a Service with it, and a client with both.
+	// holders are keyed by their owners: a namespace, a namespace with a Service, or both with a client.
 	holders map[Owner]*holder[T]
 	note    Note
 }
@@ -67,12 +67,12 @@ func (p *Place[T]) link(before *Place[T]) {
 
 func (p *Place[T]) unlink() { p.earlier.later, p.later.earlier = p.later, p.earlier }
 
-// Note is what is known of those that had to go.
+// Note describes the items that had to leave.
 type Note struct {
-	// Ended is how many, and At when the last one had to.
+	// Ended is the number of such items, and At is when the last one left.
 	Ended uint64
 	At    time.Time
-	// Heaviest is whose the last one was, and Held how many that Service had.
+	// Heaviest is the owner of the last one, and Held is how many items that Service had.
 	Heaviest Owner
 	Held     int
 }
@@ -210,7 +210,7 @@ func (r *Room[T]) MakeRoom(most int, newest *Place[T], now time.Time) (item T, o
 	return p.item, true
 }
 
-// Note returns what is known of those that had to go.
+// Note describes the items that had to leave.
 func (r *Room[T]) Note() Note {
 	r.mu.Lock()
 	defer r.mu.Unlock()
