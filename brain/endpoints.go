@@ -204,7 +204,7 @@ func (j *joiner) join(buf candidates, here location, family state.Family, parts 
 	return buf.distinct()
 }
 
-// sort puts the endpoints of parts in order, of which there are n.
+// sort puts the n endpoints of parts in order.
 func (j *joiner) sort(here location, family state.Family, parts []part, n int) {
 	j.slices, j.sorted = j.slices[:0], make([]joined, 0, n)
 	runs := make([]run, 0, len(parts))

@@ -16,7 +16,7 @@ type link struct {
 	logged  string // the last failure that was logged, empty while the server is being followed
 }
 
-// run calls attempt until ctx ends, with a pause after each failure. what names what is being followed.
+// run calls attempt until ctx ends, with a pause after each failure. what names the followed data in messages.
 func (l *link) run(ctx context.Context, what string, attempt func(context.Context) error) {
 	for ctx.Err() == nil {
 		began := time.Now()

@@ -36,7 +36,7 @@ type Userspace struct {
 	MaxUDPFlows int32 `json:"maxUDPFlows"`
 	// How many clients are remembered for session affinity.
 	MaxAffinityClients int32 `json:"maxAffinityClients"`
-	// How long a process that ends goes on with what is open, and waits for a next one that takes it over.
+	// How long an ending process keeps its connections open, and waits for a next process that takes them over.
 	DrainTimeout Duration `json:"drainTimeout"`
 	// Frontends on addresses of the host, such as `127.0.0.1:8080=10.96.0.10:80/tcp`. Give `0.0.0.0` as the frontend's
 	// address for a NodePort. If there are any, nothing else is served, and the process needs no rights.

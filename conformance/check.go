@@ -137,7 +137,7 @@ func Check(ctx context.Context, d Dataplane, o CheckOptions) error {
 	close(todo)
 	workers.Wait()
 	if err := ctx.Err(); err != nil {
-		return err // what was not run has shown no limits
+		return err // an unfinished run has not shown all limits
 	}
 	for _, message := range d.unshown() {
 		report(Result{Name: "limits", Outcome: Failed, Log: message})

@@ -169,7 +169,7 @@ func (c *cluster) start() error {
 	return nil
 }
 
-// halt ends the dataplane as the end of the process would: what it programmed stays.
+// halt ends the dataplane as the end of the process would. The programmed rules stay.
 func (c *cluster) halt() error {
 	if c.stop == nil {
 		return nil

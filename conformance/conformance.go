@@ -31,16 +31,16 @@ type Dataplane struct {
 	// Name is for messages. Required.
 	Name string
 	// New makes the dataplane. It is called on a thread inside the namespace of the node under test, so the sockets
-	// that it opens there stay there. Later calls come from anywhere. If what it returns has a method Close() error,
-	// that is called at the end. Making it again, after the first one was closed, must take over what the first one
-	// left in the kernel.
+	// that it opens there stay there. Later calls come from any thread. If the backend has a method Close() error,
+	// Close is called at the end. A backend that is made after the first one was closed must take over everything that
+	// the first one left in the kernel.
 	New func(Settings) (backend.Backend, error)
-	// Follow keeps the node in step with the node-local API (switchyard.localnet.v1) until ctx ends. The API is
-	// served at the target api, a unix socket. Follow reports the applied state in WatchRequest.status. A return
-	// before ctx ends is a failure; a return afterwards is not. It is called on a thread inside the namespace of the
-	// node under test. Processes that it starts from there are also inside, and so is [client.Sink.Apply] if Follow
-	// is a call of [client.RunSink]; other goroutines are not. It may be called again after it has returned, and must
-	// then take over what it left in the kernel.
+	// Follow keeps the node in step with the node-local API (switchyard.localnet.v1) until ctx ends. The API is served
+	// at the target api, a unix socket. Follow reports the applied state in WatchRequest.status. A return before ctx
+	// ends is a failure; a return afterwards is not. It is called on a thread inside the namespace of the node under
+	// test. Processes that it starts from there are also inside, and so is [client.Sink.Apply] if Follow is a call of
+	// [client.RunSink]; other goroutines are not. It may be called again after it has returned. Then it must take over
+	// everything that it left in the kernel.
 	//
 	// [client.Sink.Apply]: https://pkg.go.dev/github.com/switchyard-net/switchyard/client#Sink
 	// [client.RunSink]: https://pkg.go.dev/github.com/switchyard-net/switchyard/client#RunSink

@@ -15,7 +15,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// follower serves the state of a cluster's node to a dataplane that follows the API, and hears from it what it shows.
+// follower serves the state of a cluster's node to a dataplane that follows the API, and receives its applied states.
 type follower struct {
 	dir    string
 	target string

@@ -139,7 +139,7 @@ func (c *cluster) lacksPort(name state.ServiceName) bool {
 	return s != nil && c.dataplane.isTCPOnly() && slices.ContainsFunc(s.Ports, func(p state.Port) bool { return p.Protocol != state.TCP })
 }
 
-// noSCTP says that SCTP is not a part of what is checked, if that is so.
+// noSCTP returns a note that SCTP is not checked. It is empty if SCTP is checked, or the dataplane serves TCP only.
 func (d *Dataplane) noSCTP() string {
 	if d.isTCPOnly() || topology.HasSCTP() {
 		return ""

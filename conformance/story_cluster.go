@@ -332,7 +332,7 @@ func (s *story) checkTunnel(*testscript.TestScript, []string) error {
 // restart: restart
 func (s *story) restart(*testscript.TestScript, []string) error { return s.cluster.restart() }
 
-// stopDataplane: stop-dataplane; what it programmed stays, and nothing follows changes.
+// stopDataplane: stop-dataplane. The programmed rules stay, and nothing follows changes.
 func (s *story) stopDataplane(*testscript.TestScript, []string) error { return s.cluster.halt() }
 
 // startDataplane: start-dataplane

@@ -10,7 +10,7 @@ import (
 // maxTail is how many bytes of output are kept.
 const maxTail = 4 << 10
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of the bytes that are written to it.
 type tail struct {
 	mu   sync.Mutex
 	data []byte

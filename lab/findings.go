@@ -59,7 +59,7 @@ func factsOf(in *inputs.Loaded, c *minicluster.Cluster) *diagnosis.Facts {
 	return f
 }
 
-// diagnose returns what is wrong with the manifests, the worst first, in the order of the objects.
+// diagnose returns the findings about the manifests, the worst first, in the order of the objects.
 func diagnose(in *inputs.Loaded, c *minicluster.Cluster, s *store.Store, f *diagnosis.Facts) []diagnosis.Finding {
 	var list []diagnosis.Finding
 	for _, name := range s.ServiceNames() {
@@ -158,7 +158,7 @@ type FindingsError struct{ text string }
 
 func (e *FindingsError) Error() string { return "the manifests have " + e.text }
 
-// github writes what is wrong as annotations, which GitHub shows at the lines of the files.
+// github writes errors and findings as annotations, which GitHub shows at the lines of the files.
 func (v *view) github(out io.Writer, errs []error) error {
 	var b strings.Builder
 	line := func(level, place, title, text string) {
@@ -206,7 +206,7 @@ func cutPlace(text string) (place, rest string) {
 	return place, rest
 }
 
-// splitPlace splits FILE:LINE:COLUMN, of which the numbers may be missing.
+// splitPlace splits FILE:LINE:COLUMN. The numbers may be missing.
 func splitPlace(place string) (file, line, column string) {
 	parts := strings.Split(place, ":")
 	number := func(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }

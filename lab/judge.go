@@ -60,7 +60,7 @@ func (d directory) name(c *call, addr netip.AddrPort) string {
 	return addr.String()
 }
 
-// judge sums up the answers of one call and compares them with what was expected.
+// judge sums up the answers of one call and compares them with the expected ones.
 func judge(c call, answers []topology.Answer, servers directory, nodeAddrs []netip.Addr) result {
 	r := result{call: c, connections: len(answers), servers: make(map[string]int)}
 	outcomes := make(map[topology.Outcome]int)

@@ -22,7 +22,7 @@ import (
 type live struct {
 	paint         palette
 	width, height int
-	// started is what is under way while there is no view yet.
+	// started is the current step while there is no view yet.
 	started string
 	view    *view
 	newest  *view // while paused, the rounds to show afterwards
@@ -36,7 +36,8 @@ type live struct {
 	// found leaves out the Services without findings and without rows that are not as they must be.
 	found  bool
 	paused bool
-	// reason is what is shown of one row in place of the table, from its line reasonTop on, and from is its client.
+	// reason is the explanation of one row, which replaces the table. It is shown from its line reasonTop on, and from
+	// is its client.
 	reason    []string
 	reasonTop int
 	from      int
@@ -415,7 +416,7 @@ func (l *live) View() tea.View {
 	return v
 }
 
-// screen is what is shown.
+// screen is the content of the terminal.
 func (l *live) screen() string {
 	switch {
 	case l.view == nil || l.width == 0:

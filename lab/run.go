@@ -252,7 +252,7 @@ func nothing(in *inputs.Set, l *inputs.Loaded) error {
 
 // view is one round of calls.
 type view struct {
-	// inputs names what is run; followed is set if that may change.
+	// inputs names the manifests; followed is set if they may change.
 	inputs   string
 	followed bool
 	results  []result

@@ -47,7 +47,7 @@ type session struct {
 	cluster *minicluster.Cluster
 	world   *oracle.World
 	servers directory
-	// findings are about the manifests, and facts are what they are found by.
+	// findings are about the manifests, and are derived from facts.
 	findings []diagnosis.Finding
 	facts    atomic.Pointer[diagnosis.Facts]
 	// problem is why the last apply did not succeed altogether, nil if it did.
@@ -274,7 +274,7 @@ func (s *session) hooked() *uint64 {
 	return nil
 }
 
-// programTimeout is how long the dataplane may take for what is, for it, a small change.
+// programTimeout is how long the dataplane may take for a change, which is a small one for it.
 const programTimeout = 20 * time.Second
 
 // status is the reconciler's latest.

@@ -39,7 +39,7 @@ type row struct {
 	again bool
 }
 
-// groups folds results, which are ordered as plan orders calls, into what is shown.
+// groups folds results, which are ordered as plan orders calls, into the groups of the table.
 func groups(results []result) []group {
 	var list []group
 	for i := range results {
@@ -162,7 +162,7 @@ type item struct {
 	names bool
 	// paint is the colour of a line about a finding, and nil for other lines.
 	paint func(string) string
-	// row is nil for what is no row; alone is the row with the frontend that it may share with the one above.
+	// row is nil for items that are no rows. alone is the row with the frontend that it may share with the row above.
 	row   *row
 	alone []string
 }

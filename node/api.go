@@ -79,8 +79,8 @@ type listener struct {
 	tls     *server.TLS // nil for plain connections
 }
 
-// CheckAPI returns what is wrong with the addresses where c serves the node-local API. fieldName returns what messages call a field;
-// see [Options].
+// CheckAPI returns an error if the addresses are invalid at which c serves the node-local API. fieldName returns the
+// name of a field in messages. See [Options].
 func CheckAPI(c *config.API, fieldName func(path string) string) error {
 	_, err := listenersOf(c, fieldName)
 	return err

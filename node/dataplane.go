@@ -31,12 +31,13 @@ type Dataplane interface {
 	// Apply, which is of a full update. No other method is called until Reconfigure returns. After an error the dataplane goes on
 	// unchanged.
 	//
-	// A dataplane of [Options].Dataplane gets each configuration that [Node.Reconfigure] gets, whatever has changed: it alone knows
-	// what it goes by. It may have settings of its own, which config.Config does not have. When they change, the program calls
-	// [Node.Reconfigure] with the same configuration, and the dataplane takes them over here.
+	// A dataplane of [Options].Dataplane gets each configuration that [Node.Reconfigure] gets, because only the
+	// dataplane knows which fields concern it. It may have settings of its own, which config.Config does not have. When
+	// they change, the program calls [Node.Reconfigure] with the same configuration, and the dataplane takes them over
+	// here.
 	Reconfigure(c *config.Config) error
-	// Faults returns what keeps the dataplane from holding what was applied, such as another program that changes its rules. It is
-	// called concurrently.
+	// Faults returns the faults that keep the dataplane from holding the applied state, such as another program that
+	// changes its rules. It is called concurrently.
 	Faults() []error
 	// Close ends the dataplane. The programmed rules stay.
 	Close() error
@@ -107,7 +108,7 @@ type dataplane struct {
 	remove func(ctx context.Context, c *config.Config, keepLoopback bool) error
 	// programmed reports whether there is anything that cleanup would remove. It is nil if another mode reports that.
 	programmed func(c *config.Config) (bool, error)
-	// note is what operators should know about the choice of this dataplane, empty if it is what they asked for.
+	// note tells operators about the choice of this dataplane. It is empty if they asked for it.
 	note modeNote
 	// available returns why the dataplane cannot run on this node, so that [config.Config.AllowModeFallback] counts. It is nil if it always can.
 	available func() error
@@ -215,9 +216,10 @@ func Modes(goos string) []string {
 	return modes
 }
 
-// Cleanup removes all that the dataplanes of an operating system ever put into the kernel, in the calling thread's network namespace.
-// It reports whether there was anything. Connections that are established stay translated. It fails while another process programs the
-// network namespace. On Windows it removes what is on the HNS network that c names, and connections end.
+// Cleanup removes all that the dataplanes of an operating system ever put into the kernel, in the calling thread's
+// network namespace. It reports whether there was anything. Connections that are established stay translated. It fails
+// while another process programs the network namespace. On Windows it removes everything from the HNS network that c
+// names, and connections end.
 func Cleanup(ctx context.Context, c *config.Config, goos string) (removed bool, err error) {
 	for _, d := range dataplanes(goos) {
 		if d.cleanup == nil {
@@ -263,7 +265,7 @@ func nftablesOptions(c *config.Config, o DataplaneOptions) nftables.Options {
 	}
 }
 
-// UpstreamMark returns the mark of the connections by which a process with this configuration gets what it follows, for sources.
+// UpstreamMark returns the mark of a source's connections to its upstream, in a process with this configuration.
 // Dataplanes leave these connections alone, except for connections to cluster IPs.
 func UpstreamMark(c *config.Config) uint32 {
 	return upstream.MarkBeside(uint32(1) << c.MasqueradeBit())

@@ -33,7 +33,7 @@ func (h *healthPorts) Run(ctx context.Context) error {
 	return together(ctx, []func(context.Context) error{h.Server.Run, h.followAddresses})
 }
 
-// attempted notes a call of the dataplane. Only what is programmed is reported to load balancers.
+// attempted notes a call of the dataplane. Only programmed endpoints are reported to load balancers.
 func (h *healthPorts) attempted(a backend.Attempt) {
 	if a.Update == nil || a.Err != nil {
 		return

@@ -87,10 +87,10 @@ type Options struct {
 	States *States
 	// Role is what the node does with the states. Default: Proxy.
 	Role Role
-	// Dataplane makes the dataplane of a Proxy, instead of the dataplane of config.Mode. Metrics and /proxyMode call it custom. New
-	// calls it
-	// once, with its own context, and Run closes it. Which clients are pods, and where
-	// NodePorts are served, is in the node of each update ([state.Node]), which is never without. [Cleanup] does not remove what it programs.
+	// Dataplane makes the dataplane of a Proxy, instead of the dataplane of config.Mode. Metrics and /proxyMode call it
+	// custom. New calls it once, with its own context, and Run closes the dataplane. The node of each update
+	// ([state.Node]) always says which clients are pods, and where NodePorts are served. [Cleanup] does not remove the
+	// rules of such a dataplane.
 	Dataplane func(ctx context.Context, c *config.Config, o DataplaneOptions) (Dataplane, error)
 	// Logger gets what an operator should know. Default: nothing is logged.
 	Logger *slog.Logger
@@ -462,7 +462,7 @@ func (n *Node) run(ctx context.Context) error {
 	return n.group.wait()
 }
 
-// becomeReady is called once the node does what it is for, and later.
+// becomeReady is called when the node begins to work, and again later.
 func (n *Node) becomeReady(failed int) {
 	n.once.Do(func() {
 		resident.Trim() // reading everything for the first time took far more than keeping it takes
@@ -493,7 +493,7 @@ func (n *Node) nodeIPFault(err error) {
 	n.log.Warn("the node lacks required addresses", "error", err)
 }
 
-// progressed notes that the dataplane gets on with what it does.
+// progressed notes that the dataplane makes progress.
 func (n *Node) progressed() {
 	if n.health != nil { // not while New opens the dataplane
 		n.health.Progress()
@@ -526,8 +526,8 @@ func (n *Node) statusChanged(s backend.Status) {
 	}
 }
 
-// Events about services are reported at this rate at most. Anyone may cause any number of problems, and requests for what is to be
-// routed must not wait.
+// Events about services are reported at this rate at most. Anyone may cause any number of problems, and requests about
+// routing must not wait for their events.
 const (
 	problemEventPause = 10 * time.Second
 	problemEventBurst = 20

@@ -18,8 +18,8 @@ const fewFiles = 1024
 type shares struct {
 	health, healthOwn   int // connections from elsewhere, and from this machine
 	metrics, metricsOwn int
-	ui                  int // connections to the page from elsewhere, and as many from this machine, out of what is kept for the rest
-	ports, portSockets  int // of health check node ports: connections, and what is listened on
+	ui                  int // connections to the page from elsewhere, and as many from this machine, out of the files kept for the rest
+	ports, portSockets  int // of health check node ports: connections and listeners
 	api                 int // connections to the node-local API, at all its addresses, of clients and of those that are not known yet
 	serve               int // the same in a process that serves only its health and metrics
 	relay               int // connections and flows that are relayed, and pipes for them

@@ -42,7 +42,8 @@ type pipeline struct {
 	own *ownAddresses
 	// nodeIPs is nil if the addresses of nodes are left as they are.
 	nodeIPs *nodeIPs
-	// nodes keeps what was known of Nodes. It is nil where states are made elsewhere, and where objects come from no cluster.
+	// nodes keeps the last known Nodes. It is nil where states are made elsewhere, and where objects come from no
+	// cluster.
 	nodes *lastknown.Nodes
 	// detection warns of pods that are not told from other clients. It is nil where states are made elsewhere.
 	detection *detectionWarning
@@ -140,7 +141,7 @@ func Budgets(c *config.Config) store.Budgets {
 	return store.Budgets{PerNamespace: services.MaxEntriesPerNamespace, PerNode: services.MaxEntriesPerNode}
 }
 
-// NamesLimits returns what c says about the names of services. They have the bounds of what is routed.
+// NamesLimits returns the limits in c for the names of services. They are the limits of routing.
 func NamesLimits(c *config.Config) store.NamesLimits {
 	return store.NamesLimits{PerService: c.Services.Derived(c.Mode, 0).MaxEntries, Budgets: Budgets(c)}
 }
@@ -241,7 +242,8 @@ func (n *Node) addNames(p *pipeline, c *config.Config) {
 	}
 }
 
-// addLastKnown has what was known of Nodes of a cluster kept, in front of everything else. Manifests are complete: they mean what they do not say.
+// addLastKnown keeps the last known Nodes of a cluster, in front of all other sinks. Manifests need no such memory,
+// because they are complete: a Node that they do not have does not exist.
 func (n *Node) addLastKnown(p *pipeline, c *config.Config) {
 	if !ofCluster(p.source) {
 		return
@@ -305,7 +307,8 @@ type detectionWarning struct {
 	found  string // last, empty for nothing
 }
 
-// check logs what undetected finds for a configuration, nil for the last one, unless it is what was found before.
+// check logs a problem that undetected finds for a configuration, unless it is the previous problem. If c is nil, it
+// uses the last configuration.
 func (w *detectionWarning) check(c *config.Config) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -458,8 +461,8 @@ func (p *pipeline) stop() {
 	p.close()
 }
 
-// adapt makes a pipeline that was started with a configuration go on with another that has the same origin. The objects stay as they
-// are, and the kernel keeps what it holds. Only differences are written: the differences of routing and of the dataplane in one update.
+// adapt makes a pipeline go on with another configuration of the same origin. The objects and the contents of the
+// kernel stay. Only differences are written: the differences of routing and of the dataplane in one update.
 func (p *pipeline) adapt(n *Node, was, now *config.Config) error {
 	replace := n.dataplane != nil && (n.o.Dataplane != nil || !reflect.DeepEqual(settingsOf(was), settingsOf(now)))
 	if replace {

@@ -14,11 +14,11 @@ type request struct {
 	done   chan error // has room for the answer
 }
 
-// Reconfigure makes the node go on with another configuration, which must be valid, and must not be modified afterwards. It returns
-// when that is done; before Run is called, it waits. Only what a change concerns is touched: the kernel keeps what it holds, and ports
-// stay open. Options.Source is called only if the way to the cluster's objects, or this node, is another one. A dataplane of
-// Options.Dataplane gets every configuration, also the same one again, for settings of its own. After an error, everything is
-// unchanged, and the call may be repeated.
+// Reconfigure makes the node go on with another configuration, which must be valid, and must not be modified
+// afterwards. It returns when that is done; before Run is called, it waits. Only parts that the change concerns are
+// touched. The contents of the kernel stay, and ports stay open. Options.Source is called only if the way to the
+// cluster's objects, or this node, is another one. A dataplane of Options.Dataplane gets every configuration, also the
+// same one again, for settings of its own. After an error, everything is unchanged, and the call may be repeated.
 //
 // Another mode replaces the dataplane while it runs, without the loss of a connection. If the new mode cannot be programmed, the
 // previous one goes on.

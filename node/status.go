@@ -21,7 +21,8 @@ type dataplaneStatus struct {
 	listed []error // problems of last, nil until they are asked for
 }
 
-// attempted notes that a call of the dataplane had to repair something. One that failed is a fault already, and some have to write again what they wrote.
+// attempted notes that a call of the dataplane had to repair something. A failed call does not count: it is a fault
+// already, and its rules may have to be written again.
 func (d *dataplaneStatus) attempted(a backend.Attempt) {
 	if a.Err == nil && a.Repaired > 0 {
 		d.repairs.Note()
@@ -31,7 +32,7 @@ func (d *dataplaneStatus) attempted(a backend.Attempt) {
 // errRepairs is the remedy for repairs that go on. Linux reports each change of netfilter tables to its audit subsystem, with the process.
 var errRepairs = errors.New("find the process that changes it, and stop it; on Linux, records NETFILTER_CFG of the audit log name those that change netfilter tables")
 
-// drift is what is wrong if something else changes what the dataplane has in the kernel again and again.
+// drift returns a fault if another program repeatedly changes the dataplane's rules in the kernel.
 func (d *dataplaneStatus) drift() []error {
 	if err := d.repairs.Fault("the dataplane", errRepairs); err != nil {
 		return []error{err}

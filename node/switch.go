@@ -35,7 +35,8 @@ type switchable struct {
 	now    *stack
 	// retired and leftovers are used by the goroutine that calls Apply, and changed under mu.
 	retired []*retired
-	// leftovers are dataplanes of which the kernel may hold something that nobody needs once there is a state in that in use.
+	// leftovers are dataplanes that may have left rules in the kernel. The rules are not needed once the dataplane in
+	// use has a state.
 	leftovers []leftover
 	// applied is set if the dataplane in use shows a state.
 	applied bool
@@ -82,9 +83,9 @@ type retired struct {
 	top      drainer
 	since    time.Time
 	unfollow func()
-	// missed is what it has failed to take over, in one update.
+	// missed is one update with all changes that it has failed to take over.
 	missed *state.Update
-	// shown is set once it has taken over one, before which it may not know what it carries.
+	// shown is set once it has taken over an update. Before that, it may not know its connections.
 	shown atomic.Bool
 }
 
@@ -156,7 +157,7 @@ func (s *switchable) findLeftovers(ctx context.Context, chosen dataplane) {
 	}
 }
 
-// retireLeftover has a dataplane removed that an earlier process has left, after what it carries has ended.
+// retireLeftover removes a dataplane that an earlier process has left, after its connections have ended.
 func (s *switchable) retireLeftover(ctx context.Context, d dataplane) error {
 	if !d.above || d.mode == config.ModeNFTables {
 		s.leftOver(d, s.config)
@@ -237,7 +238,7 @@ func (s *switchable) leaveBase(base *nftablesDataplane) error {
 	return base.Close()
 }
 
-// opened and closed keep the list of what is open.
+// opened and closed keep the list of open dataplanes.
 func (s *switchable) opened(d Dataplane) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -602,7 +603,7 @@ func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config
 		s.use(next)
 		s.log.Info("another dataplane is in use", "mode", d.mode, "before", before.mode)
 		if u == nil {
-			s.applied = false // the kernel goes on by what it holds, until there is a state
+			s.applied = false // the rules in the kernel stay in force until there is a state
 		}
 		s.leave(ctx, before, configBefore)
 		if u != nil {
@@ -643,7 +644,8 @@ func (s *switchable) program(ctx context.Context, next *stack, u *state.Update, 
 	return failed, nil
 }
 
-// leave ends a stack that is not in use, which had c, as far as it carries nothing. removeLeftovers removes what it has programmed.
+// leave ends the parts of an unused stack that carry no connections. c was its configuration. removeLeftovers removes
+// its rules.
 func (s *switchable) leave(ctx context.Context, of *stack, c *config.Config) {
 	var err error
 	top, drains := of.top.(drainer)

@@ -79,7 +79,8 @@ type traffic struct {
 	tally tally
 }
 
-// serviceTraffic returns what the dataplane has counted, nil if it does not count. If it cannot be read, that is what was read last.
+// serviceTraffic returns the counts of the dataplane, nil if it does not count. If they cannot be read, it returns the
+// last counts.
 func (n *Node) serviceTraffic() *metrics.Traffic {
 	t := &n.traffic
 	t.mu.Lock()
@@ -90,7 +91,7 @@ func (n *Node) serviceTraffic() *metrics.Traffic {
 	return t.shown
 }
 
-// selectedTraffic returns what the dataplane has counted of the Services that are selected, without their endpoints.
+// selectedTraffic returns the dataplane's counts of the selected Services, without their endpoints.
 func (n *Node) selectedTraffic(s view.Selection) (*view.Traffic, error) {
 	t := &n.traffic
 	t.mu.Lock()
@@ -106,8 +107,8 @@ func (n *Node) selectedTraffic(s view.Selection) (*view.Traffic, error) {
 	return m, nil
 }
 
-// readTraffic reads what was counted, unless that was done a moment ago. It reports false if nothing is counted, and forgets what was. The caller
-// holds traffic.mu.
+// readTraffic reads the counts, unless that was done a moment ago. If nothing is counted, it forgets the last counts
+// and returns false. The caller holds traffic.mu.
 func (n *Node) readTraffic() bool {
 	t, counters := &n.traffic, n.counters()
 	if len(counters) == 0 {
@@ -210,7 +211,8 @@ func portOf(p *state.Port) string {
 	return p.Name
 }
 
-// read adds what was counted since the last time, by each layer. If there are several, the last one is that which begins at 0 with each process.
+// read adds the connections that each layer has counted since the last call. If there are several layers, the counts of
+// the last one begin at 0 with each process.
 func (t *tally) read(services []*state.Service, counters ...backend.Counter) error {
 	var keys []state.FrontendKey
 	var owners []servicePort

@@ -68,7 +68,7 @@ func (d *userspaceDataplane) Reconfigure(c *config.Config) error {
 // Faults implements [Dataplane]. If the relay cannot serve a single Service, that is a problem and no fault.
 func (d *userspaceDataplane) Faults() []error { return nil }
 
-// drain lets what is open end here or go over to another process, and closes the relay.
+// drain waits until open connections have ended or moved to another process, and closes the relay.
 func (d *userspaceDataplane) drain(ctx context.Context) error {
 	if err := d.Drain(ctx); err != nil {
 		d.options.Logger.Warn("what is still open ends with this process", "error", err)

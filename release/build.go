@@ -179,7 +179,7 @@ func writeTar(w io.Writer, top string, files []file, at time.Time) error {
 	return z.Close()
 }
 
-// writeLayout writes an image layout, first the files that say what it is.
+// writeLayout writes an image layout. The files that identify the format come first.
 func writeLayout(w io.Writer, files []file, at time.Time) error {
 	slices.SortFunc(files, func(a, b file) int {
 		if first := strings.HasPrefix(a.path, "blobs/"); first != strings.HasPrefix(b.path, "blobs/") {

@@ -63,7 +63,7 @@ func (v *verifier) signed(message []byte, signature string) bool {
 	return err == nil && ecdsa.VerifyASN1(v.key, digest[:], raw)
 }
 
-// step runs a check of a file. It prints what is right with it, and keeps the error.
+// step runs a check of a file. It prints the result of a successful check, and keeps the error of a failed one.
 func (v *verifier) step(name string, check func() (string, error)) {
 	detail, err := check()
 	if err != nil {

@@ -168,7 +168,7 @@ func (v *verifier) components(artefact string) (map[string]bool, error) {
 	return known, nil
 }
 
-// checkPackage unpacks a package as an installation does, and checks what is installed.
+// checkPackage unpacks a package as an installation does, and checks the installed files.
 func (v *verifier) checkPackage(name string) (string, error) {
 	files, arch, err := v.unpack(name)
 	if err != nil {

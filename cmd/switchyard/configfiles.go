@@ -22,7 +22,7 @@ type configFiles struct {
 	fixed []string
 
 	stdin input
-	// read is the digest of what was last read.
+	// read is the digest of the configuration that was last read.
 	read [sha256.Size]byte
 }
 

@@ -200,7 +200,8 @@ func (o *doctorOptions) config(cmd *cobra.Command) (*config.Config, error) {
 	return c, nil
 }
 
-// askProcess gives c the mode and the Node of a running process, if one answers. That none does is no fault here: checks find what is wrong.
+// askProcess gives c the mode and the Node of a running process, if one answers. A missing answer is no fault here,
+// because checks find its cause.
 func (o *doctorOptions) askProcess(ctx context.Context, c *config.Config) {
 	if !o.socket.exists() {
 		return

@@ -25,7 +25,7 @@ type localFallback struct {
 	mu     sync.Mutex // guards all below
 	config *config.Config
 	store  *store.Store // nil while relays are followed
-	proxy  string       // the serviceProxyName of what is followed
+	proxy  string       // the serviceProxyName of the followed Services
 }
 
 // start follows the API server until ctx ends. It returns the states, and what waits for the end.

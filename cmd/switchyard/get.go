@@ -307,5 +307,5 @@ func writeValue(w io.Writer, format string, v any) error {
 	return err
 }
 
-// orNone shows what is missing as kubectl does.
+// orNone shows a missing value as kubectl does.
 func orNone(text string) string { return cmp.Or(text, "<none>") }

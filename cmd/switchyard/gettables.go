@@ -165,7 +165,7 @@ func (t *table) add(cells []string) { t.lines = append(t.lines, cells[t.skip:]) 
 
 func (t *table) note(text string) { t.notes = append(t.notes, text) }
 
-// write prints what was added since it was last called.
+// write prints the rows that were added since the last call.
 func (t *table) write(w io.Writer) error {
 	for _, cells := range t.lines {
 		for i, cell := range cells {
@@ -191,7 +191,7 @@ func (t *table) write(w io.Writer) error {
 	return err
 }
 
-// unwell reports whether a process does not do what it is for.
+// unwell reports whether a process fails at its task.
 func unwell(s *view.Status) bool {
 	return !s.Healthy || slices.ContainsFunc(s.Problems, func(p view.Problem) bool { return p.Fault })
 }

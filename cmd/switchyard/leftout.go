@@ -46,7 +46,8 @@ func (c *clusterObjects) sliced() map[state.ServiceName]bool {
 	return found
 }
 
-// leftOut returns objects that are not routed because they are not whole: a cluster would complete them, or they name what is not there.
+// leftOut returns objects that are not routed because they are incomplete. A cluster would complete them, or they name
+// an object that does not exist.
 func (c *clusterObjects) leftOut() (problems []error) {
 	services := make(map[state.ServiceName]*model.Service)
 	var names []string

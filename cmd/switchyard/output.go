@@ -24,7 +24,7 @@ func writeJSON(w io.Writer, v any) error {
 	return err
 }
 
-// hasColour reports whether what is printed may have colours: on a terminal, unless its user wants none (no-color.org).
+// hasColour reports whether output may have colours: on a terminal, unless its user wants none (no-color.org).
 func hasColour(w io.Writer) bool { return isTerminal(w) && os.Getenv("NO_COLOR") == "" }
 
 // isTerminal reports whether a stream is a terminal that the process may ask about. A profile of system calls may keep it from that.

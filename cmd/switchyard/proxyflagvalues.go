@@ -103,7 +103,7 @@ func (s *switches) String() string {
 	return strings.Join(list, ",")
 }
 
-// Set adds to the value, or replaces what it says about the same names.
+// Set adds switches to the value, and replaces switches of the same names.
 func (s *switches) Set(text string) error {
 	if *s == nil {
 		*s = switches{}

@@ -24,8 +24,8 @@ const quietPeriod = 100 * time.Millisecond
 // latestReading is how long after the first event it is read all the same: other files of its directory may be written all the time.
 const latestReading = time.Second
 
-// followConfig follows the configuration file until ctx ends, and lets the process go on with what it says. It returns an error if
-// it cannot and configHardFail ends the process then.
+// followConfig follows the configuration file until ctx ends, and applies its changes to the process. It returns an
+// error if that fails and configHardFail is set, which ends the process.
 func (d *daemon) followConfig(ctx context.Context) error {
 	paths := d.files.paths
 	if len(paths) == 0 {

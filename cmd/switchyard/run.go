@@ -137,7 +137,7 @@ func (o *runOptions) set(c *config.Config) error {
 // checkNode finds a misspelt node name before it silently makes every endpoint a remote one, and reports whether the node is
 // known. Manifests without any Node are allowed: then nothing is local. So are broken ones, which may be fixed while this runs.
 func checkNode(path, name string) (known bool, err error) {
-	objs, broken := manifest.Load(path) // what is wrong with them, the source reports and keeps reporting
+	objs, broken := manifest.Load(path) // the source reports the errors, and keeps reporting them
 	var names []string
 	for _, o := range objs {
 		if n, ok := o.Object.(*corev1.Node); ok {
@@ -147,7 +147,7 @@ func checkNode(path, name string) (known bool, err error) {
 	if slices.Contains(names, name) {
 		return true, nil
 	}
-	if len(names) == 0 || broken != nil { // the Node may be in what is broken
+	if len(names) == 0 || broken != nil { // the Node may be in a broken manifest
 		return false, nil
 	}
 	slices.Sort(names)

@@ -168,7 +168,7 @@ func (o *topOptions) print(out, notes io.Writer, r *top.Report) error {
 	return r.Write(out, o.all)
 }
 
-// reports yields what is counted of Services in each period, until ctx ends.
+// reports yields the counts of Services in each period, until ctx ends.
 func (c *adminClient) reports(ctx context.Context, selection *adminv1.Selection, period time.Duration) iter.Seq2[*top.Report, error] {
 	return func(yield func(*top.Report, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)

@@ -87,7 +87,7 @@ type KubeProxyConfiguration struct {
 	// the API server has gone back to an earlier state, everything is listed again
 	// (docs/operate.md#when-etcd-is-restored).
 	ConfigSyncPeriod config.Duration `json:"configSyncPeriod"`
-	// How often the kernel is compared with what it should hold.
+	// How often the contents of the kernel are compared with the desired contents.
 	SyncPeriod config.Duration `json:"syncPeriod"`
 	// The shortest time between two commits to the kernel. Up to the default there is none: a commit is as large as the
 	// change, so that single changes need not wait for others.

@@ -26,7 +26,7 @@ type header struct {
 	data    elf.Data
 }
 
-// platformOf reads off an executable what it runs on, and makes sure that it needs no other file.
+// platformOf reads the platform from an executable, and ensures that it needs no other file.
 func platformOf(exe []byte) (*v1.Platform, error) {
 	f, err := elf.NewFile(bytes.NewReader(exe))
 	if err != nil {

@@ -63,7 +63,7 @@ type Options struct {
 	// Programs are what the program runs, as a layer below it for each architecture: a tar file with directories in it. Without them, the image has
 	// the program and nothing else. They must be found in /usr/sbin.
 	Programs map[string][]byte
-	// ProgramsAre says in a few words what they are, for the image's history.
+	// ProgramsAre is a short description of Programs for the image's history.
 	ProgramsAre string
 }
 
@@ -221,7 +221,8 @@ func dockerImage(tag string, image v1.Image) (tarball.Descriptor, error) {
 
 func blobPath(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
 
-// archive writes a directory as a tar file: first the files that say what it is, so that a reader knows early.
+// archive writes a directory as a tar file. The files that identify the format come first, so that a reader recognizes
+// it early.
 func archive(w io.Writer, dir string, created time.Time) error {
 	t := tar.NewWriter(w)
 	add := func(path string) error {

@@ -60,7 +60,7 @@ var errNotTCP = errors.New("it has a port that is not of TCP, which this datapla
 // Apply implements [backend.Backend].
 func (d *dataplane) Apply(_ context.Context, u *state.Update) (backend.Result, error) {
 	services := maps.Clone(d.services)
-	if u.Full { // what is not in it does not exist
+	if u.Full { // services that are not in it do not exist
 		clear(services)
 	}
 	for _, s := range u.Changed {

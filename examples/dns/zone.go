@@ -20,7 +20,7 @@ const ttl = 5
 // schemaVersion is the version of the specification that the answers follow.
 const schemaVersion = "1.1.0"
 
-// zone is what is known of the cluster's domain, and of the names of its addresses.
+// zone has the names and addresses of the cluster's domain, and the names of its addresses.
 type zone struct {
 	domain string // in lower case, with a dot at its end
 	soa    dnsmessage.SOAResource

@@ -13,8 +13,9 @@ import (
 	api "github.com/switchyard-net/switchyard/client/localnet/v1"
 )
 
-// flows cuts UDP flows that lead where they no longer should. The kernel keeps sending a flow to the endpoint that its first packet
-// went to. TCP notices when that endpoint is gone; UDP clients go on sending. It is a filter of what is to be deleted.
+// flows cuts UDP flows that lead where they no longer should. The kernel keeps sending a flow to the endpoint that its
+// first packet went to. TCP notices when that endpoint is gone; UDP clients go on sending. It is a filter that matches
+// the flows to delete.
 type flows struct {
 	now, before map[netip.AddrPort]map[netip.AddrPort]bool // endpoints by frontend
 }

@@ -47,7 +47,7 @@ func main() {
 	log.Fatal(client.RunSink(context.Background(), o, make(dataplane))) // it returns only if the options are wrong
 }
 
-// dataplane is a client.Sink: what is listened on.
+// dataplane is a client.Sink. It has the listeners.
 type dataplane map[address]*listener
 
 type address struct{ network, at string } // as for net.Listen
@@ -74,7 +74,7 @@ func (d dataplane) Apply(_ context.Context, c *client.Change) (map[client.Servic
 	for _, s := range c.Changed {
 		name := client.NameOf(s)
 		if err := client.Check(s); err != nil {
-			failed[name] = err // what is not understood must not be guessed: it keeps what it has
+			failed[name] = err // do not guess: the service keeps its listeners
 			continue
 		}
 		changed = append(changed, name)

@@ -169,7 +169,7 @@ func (b *Backend) SetLatency(d time.Duration) {
 	b.SetLatencyOf(func(*state.Update, map[state.ServiceName]*state.Service) time.Duration { return d })
 }
 
-// SetLatencyOf sets how long an operation takes by its update, nil for Verify, and what is shown before.
+// SetLatencyOf sets how long an operation takes, by its update (nil for Verify) and the state that is shown before it.
 func (b *Backend) SetLatencyOf(f func(u *state.Update, shown map[state.ServiceName]*state.Service) time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

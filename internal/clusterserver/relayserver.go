@@ -28,8 +28,8 @@ type Options struct {
 	Feed *objectlog.Feed
 	// InstanceID names the life of Feed: clients can resume only within the same life. Default: a random number.
 	InstanceID uint64
-	// OnFollow is called when a client begins to follow, and what it returns when the client is gone. They must not block. Default: no
-	// callback is called.
+	// OnFollow is called when a client begins to follow. It returns a function that is called when the client is gone.
+	// They must not block. Default: no callback is called.
 	OnFollow func() (gone func())
 }
 

@@ -1,5 +1,5 @@
-// Package diagnosis finds what is wrong with a Service. It is pure: it judges what the store and the brain made of the objects, and, where
-// they are known, pods and workloads. The lab, explain, get and the page all say what it finds.
+// Package diagnosis finds the problems of a Service. It is pure: it judges the results of the store and the brain, and,
+// where they are known, pods and workloads. The lab, explain, get and the page all show its findings.
 package diagnosis
 
 import (
@@ -20,7 +20,7 @@ type Severity string
 const (
 	// Fault: connections that the object asks for reach nothing.
 	Fault Severity = "fault"
-	// Warning: some connections reach nothing, or reach what they were hardly meant for.
+	// Warning: some connections reach nothing, or reach an endpoint that was hardly meant for them.
 	Warning Severity = "warning"
 	// Remark: connections work, or the rest of the cluster decides whether they do.
 	Remark Severity = "remark"
@@ -93,7 +93,7 @@ type Finding struct {
 	Field  string `json:"field,omitempty"`
 	// Place is the file, line and column of the field. It is empty for objects that come from no file.
 	Place string `json:"place,omitempty"`
-	// Text is what is wrong. It is the same wherever the Service is looked at.
+	// Text describes the problem. All commands and the page show the same text.
 	Text string `json:"text"`
 	// Cause says more, as far as it is known there: a service proxy knows neither pods nor selectors.
 	Cause string `json:"cause,omitempty"`

@@ -188,7 +188,7 @@ func (s *subject) portName(p *brain.PortReasons) string {
 	return "port " + p.Name
 }
 
-// notReady is why all endpoints of a port are left out for what they are up to.
+// notReady returns the finding that no endpoint of a port is ready or serving.
 func (s *subject) notReady(p *brain.PortReasons) *Finding {
 	n := len(p.Endpoints)
 	f := s.finding(NotReady, "", "no endpoint of the Service is ready", fmt.Sprintf("%s not ready", allOf(n)), "look at why the pods are not ready: kubectl describe pod")

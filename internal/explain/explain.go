@@ -43,7 +43,7 @@ type view struct {
 	services *store.Snapshot
 	node     *state.Node
 	local    []netip.Addr
-	// known are the explanations that the store has given, each of which costs a look at a whole Service.
+	// known caches the store's explanations, because each of them costs a look at a whole Service.
 	known map[state.ServiceName]*store.Explanation
 }
 

@@ -75,7 +75,7 @@ func (f *Failure) Reason() string {
 	return "other"
 }
 
-// Operation is what was to be done to a load balancer.
+// Operation is an operation on a load balancer.
 type Operation int
 
 // The operations.

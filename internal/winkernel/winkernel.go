@@ -266,7 +266,7 @@ func (b *Backend) configure() error {
 }
 
 const (
-	// maxReads is how often one Apply or Verify reads HNS again because a call has failed. Run tries again what is left.
+	// maxReads is how often one Apply or Verify reads HNS again because a call has failed. Run retries the rest.
 	maxReads = 3
 	// maxRounds bounds the rounds without failures: an endpoint that has to be replaced takes two, and the last one finds nothing left to do.
 	maxRounds = 10

@@ -49,7 +49,7 @@ func (c *Cleaner) CleanPart(ctx context.Context, judge Judge) (deleted int, more
 	return deleted, err == nil && len(c.pending) > 0, err
 }
 
-// groups are the pending frontends by what is listed at once.
+// groups are the pending frontends by the group that one listing covers.
 func (c *Cleaner) groups() map[group][]state.FrontendKey {
 	groups := map[group][]state.FrontendKey{}
 	for f := range c.pending {
@@ -106,7 +106,8 @@ func (c *Cleaner) cleanGroups(ctx context.Context, judge Judge, groups map[group
 	return deleted, nil
 }
 
-// group is what is listed at once: the UDP flows of a family, or what has not become a connection of any other protocol.
+// group is the flows that one listing covers. They are the UDP flows of a family, or its other flows that have not
+// become connections.
 type group struct {
 	family state.Family
 	udp    bool

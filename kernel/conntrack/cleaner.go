@@ -26,7 +26,7 @@ type Table interface {
 
 // CleanerOptions are the settings of a [Cleaner].
 type CleanerOptions struct {
-	// Logger gets a message about what was deleted. Default: discard.
+	// Logger gets a message about deleted flows. Default: discard.
 	Logger *slog.Logger
 	// Clean calls OnClean for each family whose flows it has looked at. The arguments are the time that listing and
 	// deleting took, and the number of deleted flows, partly estimated. It must return soon. Default: no callback.

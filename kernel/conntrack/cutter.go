@@ -89,7 +89,7 @@ const removalPatience = time.Second
 
 // CutterOptions are the settings of a Cutter.
 type CutterOptions struct {
-	// Logger gets what was deleted and failures. Required.
+	// Logger gets messages about deleted flows and failures. Required.
 	Logger *slog.Logger
 	// OnCut is called after each search for stale flows of a family, with its duration and about how many flows were deleted. It may be nil.
 	OnCut func(f state.Family, took time.Duration, deleted int)

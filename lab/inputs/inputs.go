@@ -104,7 +104,7 @@ type Loaded struct {
 	References []runtime.Object
 	// Skipped are the objects of other kinds.
 	Skipped []manifest.Skipped
-	// Notes are sentences about what was skipped.
+	// Notes are sentences about skipped files and objects.
 	Notes []string
 	// Errs are the faults, each with its place.
 	Errs []error
@@ -200,7 +200,8 @@ func (l *Loaded) text(file string, data []byte) {
 	}
 }
 
-// withoutForeign makes notes of the faults since before that are about what is no manifest, unless it is all there is.
+// withoutForeign turns the errors from index before on into notes if they are about files that are no manifests. If
+// whole is set, they stay errors.
 func (l *Loaded) withoutForeign(before int, whole bool) {
 	kept := l.Errs[:before]
 	for _, err := range l.Errs[before:] {

@@ -67,7 +67,7 @@ func (s *Set) newBuild(dir string) *build {
 	return b
 }
 
-// kustomizeFault says what to do where Kustomize refuses what it would do with flags.
+// kustomizeFault suggests the flags with which Kustomize would build a directory that it refuses without them.
 func kustomizeFault(dir, text string) error {
 	// So a missing file is not a directory either.
 	text, _, _ = strings.Cut(text, ": must build at directory")
@@ -97,7 +97,7 @@ func (b *build) stale() bool {
 	return false
 }
 
-// uses reports whether what is in a directory is a part of the build.
+// uses reports whether the content of a directory is a part of the build.
 func (b *build) uses(dir string) bool {
 	real, err := filepath.EvalSymlinks(dir)
 	if err == nil {

@@ -81,7 +81,8 @@ func (l *Loaded) Error(o runtime.Object, field string, err error) error {
 	return l.placed(e)
 }
 
-// Place returns the file, line and column of a field of one of the objects, or of what is around it. It is empty for other objects.
+// Place returns the file, line and column of a field of one of the objects, or of the enclosing field. It is empty for
+// other objects.
 func (l *Loaded) Place(o runtime.Object, field string) (file string, line, column int) {
 	e, ok := errors.AsType[*manifest.Error](l.Error(o, field, errors.New("")))
 	if !ok {

@@ -10,7 +10,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/manifest"
 )
 
-// skips is what was left out.
+// skips counts and lists skipped files and objects.
 type skips struct {
 	// kinds counts objects.
 	kinds map[string]int
@@ -27,7 +27,7 @@ func (s *skips) object(o manifest.Skipped) {
 	s.kinds[o.Kind]++
 }
 
-// isForeign reports whether a fault is about what is no manifest, and notes it if so.
+// isForeign reports whether an error is about a file that is no manifest, and notes it if so.
 func (l *Loaded) isForeign(err error) bool {
 	fault, ok := errors.AsType[*manifest.ForeignError](err)
 	if !ok {
@@ -38,7 +38,7 @@ func (l *Loaded) isForeign(err error) bool {
 	return true
 }
 
-// foreign takes what is no manifest.
+// foreign notes a file that is no manifest. If whole is set, it is an error.
 func (l *Loaded) foreign(err *manifest.Error, whole bool) {
 	if whole || !l.isForeign(err) {
 		l.Errs = append(l.Errs, err)
@@ -51,7 +51,7 @@ var listed = []string{"Job", "CronJob", "Ingress", "CustomResourceDefinition"}
 // maxForeign is how many files that are no manifests are listed.
 const maxForeign = 3
 
-// notes says what was left out, in a line for each reason.
+// notes describes the skipped files and objects, in a line for each reason.
 func (s *skips) notes() []string {
 	var notes []string
 	if len(s.kinds) > 0 {

@@ -13,7 +13,7 @@ import (
 // tree is what there is at a path.
 type tree struct {
 	files []string
-	// kustomize and charts are directories; what is in and below them is theirs.
+	// kustomize and charts are directories. All files in and below them belong to Kustomize or Helm.
 	kustomize, charts []string
 	errs              []error
 }

@@ -57,7 +57,8 @@ type Cluster struct {
 	Slices     []*discoveryv1.EndpointSlice
 	Nodes      []*corev1.Node
 	Namespaces []*corev1.Namespace
-	// Warnings are about what has no effect, or what only a larger cluster can do. Package diagnosis finds what is wrong with Services.
+	// Warnings are about settings without an effect, and about features that only a larger cluster has. Package
+	// diagnosis finds the problems of Services.
 	Warnings []Warning
 }
 

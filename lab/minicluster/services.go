@@ -204,7 +204,7 @@ func (a *serviceAllocators) claimAddresses(svc *corev1.Service) *apirules.Fault 
 	return nil
 }
 
-// complete gives a prepared Service what it still lacks.
+// complete sets the missing fields of a prepared Service.
 func (a *serviceAllocators) complete(svc *corev1.Service) *apirules.Fault {
 	spec := &svc.Spec
 	if spec.Type == corev1.ServiceTypeExternalName {

@@ -13,7 +13,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/spelling"
 )
 
-// explainFlag adds to the error of a flag what was probably meant.
+// explainFlag adds to the error of a flag the value or flag that was probably meant.
 func explainFlag(c *cobra.Command, err error) error {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		return unknownFlag(c, unknown.GetSpecifiedName(), err)

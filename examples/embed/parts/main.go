@@ -52,7 +52,7 @@ func run(ctx context.Context, manifests, node, pods string) error {
 	if err != nil {
 		return err
 	}
-	// the store lets the brain work out what they mean for this node,
+	// the store lets the brain compute their routing on this node,
 	states := store.New(store.Options{Logger: log, Brain: brain.Config{NodeName: node, LocalDetector: detector}})
 	defer states.Close()
 	sink := states.Source("manifests")

@@ -37,8 +37,8 @@ type Source interface {
 	View() *view.View
 	// Explain answers a question.
 	Explain(ctx context.Context, from explain.From, to explain.To) ([]*explain.Answer, error)
-	// Traffic returns what was counted of new connections to the Services that are selected, or why nothing is. Its time advances when it is
-	// asked minPeriod later.
+	// Traffic returns the counts of new connections to the selected Services, or why there are none. Its time only
+	// advances if minPeriod has passed since the last reading.
 	Traffic(view.Selection) (*view.Traffic, error)
 }
 
@@ -58,8 +58,8 @@ const (
 	partBytes = 256 << 10
 	// stepTime is how long a part of a list is worked on, beyond its first row.
 	stepTime = 100 * time.Millisecond
-	// maxWatched is how many rows can be watched, each of which is made again every watchPause.
-	// watchBytes is how large they may be together.
+	// maxWatched is how many rows can be watched. Each row is made again every watchPause. watchBytes is the limit of
+	// their total size.
 	maxWatched = 1000
 	watchBytes = 16 << 20
 	watchPause = time.Second
@@ -117,7 +117,7 @@ type peerCredentials struct {
 	credentials.TransportCredentials
 }
 
-// checked is what is known of a connection.
+// checked is the result of the check of a connection.
 type checked struct {
 	credentials.AuthInfo
 	denied error
@@ -433,7 +433,7 @@ func (s *server) Traffic(r *adminv1.TrafficRequest, stream grpc.ServerStreamingS
 	}
 }
 
-// reading returns what is counted now.
+// reading returns the current counts.
 func (s *server) reading(ctx context.Context, selection view.Selection) (*view.Traffic, error) {
 	if err := s.enter(ctx); err != nil {
 		return nil, err

@@ -186,7 +186,7 @@ func (l *Live) View() tea.View {
 	return v
 }
 
-// screen is what is shown.
+// screen is the content of the terminal.
 func (l *Live) screen() string {
 	if l.report == nil || l.width == 0 {
 		return dim.Styled(l.Waiting)

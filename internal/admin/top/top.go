@@ -1,4 +1,5 @@
-// Package top has the table of `switchyard top`: how many new connections each port of a Service gets, by two readings of what was counted.
+// Package top has the table of `switchyard top`: how many new connections each port of a Service gets between two
+// readings of the counts.
 package top
 
 import (
@@ -15,7 +16,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/admin/view"
 )
 
-// Report is what was counted between two readings. Its form as JSON is stable: fields may be added.
+// Report is the difference of two readings. Its form as JSON is stable: fields may be added.
 type Report struct {
 	// At is when the second reading was, and Seconds how long after the first one.
 	At      time.Time `json:"at"`
@@ -45,7 +46,7 @@ type Rates struct {
 	Drops       float64 `json:"drops"`
 }
 
-// Between returns what was counted between two readings. The second has the time that passed.
+// Between returns the difference of two readings. The second has the time that passed.
 func Between(before, now *view.Traffic) *Report {
 	type key struct{ namespace, service, port string }
 	last := make(map[key]view.Counts, len(before.Ports))

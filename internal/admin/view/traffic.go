@@ -7,7 +7,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Traffic is what was counted of new connections, at one reading.
+// Traffic is one reading of the counts of new connections.
 type Traffic struct {
 	At time.Time
 	// Elapsed is how long ago the reading before it was, 0 for the first one.
@@ -18,7 +18,7 @@ type Traffic struct {
 	LeftOut int
 }
 
-// PortTraffic is what was counted of a port of a Service, in all families.
+// PortTraffic is the counts of a port of a Service, in all families.
 type PortTraffic struct {
 	Namespace, Service string
 	// Port is its name, or its number if it has none.

@@ -35,7 +35,8 @@ type Status struct {
 	// the dataplane has applied, 0 for none.
 	Revision uint64 `json:"revision"`
 	Applied  uint64 `json:"applied"`
-	// LastSuccess is when the dataplane last showed what it was to show, PendingSince since when an update has been waiting.
+	// LastSuccess is when the dataplane last showed the desired state. PendingSince is since when an update has been
+	// waiting.
 	LastSuccess  time.Time `json:"lastSuccess,omitzero"`
 	PendingSince time.Time `json:"pendingSince,omitzero"`
 	Services     int       `json:"services"`
@@ -139,7 +140,7 @@ const maxNames, maxPattern = 100, 253
 type Selection struct {
 	// Namespace is the namespace of Services, empty for all.
 	Namespace string
-	// Names are patterns of [path.Match], one of which a name must match. None for all.
+	// Names are patterns of [path.Match]. A name must match one of them. None for all.
 	Names []string
 	// After is the key of a row: of Services, those up to it are left out. Empty for none.
 	After string
@@ -147,7 +148,7 @@ type Selection struct {
 	Text string
 }
 
-// Check returns what is wrong with the patterns.
+// Check returns an error if a pattern is invalid.
 func (s *Selection) Check() error {
 	if len(s.Names) > maxNames {
 		return fmt.Errorf("%d names are too many; give %d at most, or patterns", len(s.Names), maxNames)
@@ -180,7 +181,7 @@ func (s *Selection) matches(name string) bool {
 
 // View is what rows are made from.
 type View struct {
-	// Store has the objects, and what they mean for its node. Required.
+	// Store has the objects, and the state of its node. Required.
 	Store *store.Store
 	// Failed returns why the dataplane cannot program a Service, nil if it can. It may be nil.
 	Failed func(state.ServiceName) error

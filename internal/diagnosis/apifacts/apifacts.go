@@ -30,7 +30,7 @@ func New() *diagnosis.Facts {
 	return &diagnosis.Facts{Services: map[state.ServiceName]diagnosis.ServiceFacts{}, Endpoints: map[state.ServiceName]diagnosis.Endpoints{}}
 }
 
-// Add takes what is of use of an object.
+// Add adds the useful facts of an object.
 func Add(f *diagnosis.Facts, object runtime.Object) {
 	switch o := object.(type) {
 	case *corev1.Pod:
@@ -62,7 +62,7 @@ func Add(f *diagnosis.Facts, object runtime.Object) {
 	}
 }
 
-// AddSkipped takes what is of use of an object that [manifest.Read] skipped.
+// AddSkipped adds the useful facts of an object that [manifest.Read] skipped.
 func AddSkipped(f *diagnosis.Facts, s manifest.Skipped) {
 	_, name, namespaced := strings.Cut(s.Name, "/")
 	if !namespaced {

@@ -26,8 +26,8 @@ type Reader struct {
 	Programs *ebpf.Collection
 }
 
-// NewReader makes empty maps with room for what is needed. Dawdle is how long readers wait between a route and its slot, one time out of 16.
-// The caller must Close the Reader.
+// NewReader makes empty maps with room for needs. Dawdle is how long readers wait between a route and its slot, one
+// time out of 16. The caller must Close the Reader.
 func NewReader(needs maps.Needs, dawdle time.Duration) (*Reader, error) {
 	spec, err := loadLookups()
 	if err != nil {
@@ -61,7 +61,7 @@ type Answer struct {
 	Word uint64
 	// Check is what the value of the frontend must have in its upper half.
 	Check uint32
-	// Slot is the number of the one that was drawn, and Endpoint what it has.
+	// Slot is the number of the drawn slot, and Endpoint is its endpoint.
 	Slot     uint32
 	Endpoint netip.AddrPort
 }

@@ -25,9 +25,9 @@ type Counters struct {
 	held map[state.FrontendKey]*counter
 }
 
-// counter is what is known of a frontend.
+// counter is the record of a frontend's count.
 type counter struct {
-	// records is how many have it: two for a moment, when it goes from one to another.
+	// records is how many records have it. While it moves from one record to another, both have it for a moment.
 	records int
 	// there is set if it has an element.
 	there bool
@@ -188,7 +188,7 @@ func (c *Counters) Grow() error {
 	return errors.Join(grow(c, v4, needed[v4], there4), grow(c, v6, needed[v6], there6))
 }
 
-// grow makes a map with room for what is needed, and elements for what is there, unless the last one has room.
+// grow makes a map with the needed room, and with elements for there, unless the last one has room.
 func grow[K frontend4 | frontend6](c *Counters, family, needed int, there []K) error {
 	had := c.maps[family]
 	if len(had) > 0 && int(had[len(had)-1].MaxEntries()) >= needed {

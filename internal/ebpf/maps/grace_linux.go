@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// region is what was used and may be used again: slots, or, without a count, a route.
+// region is a used part of a map that may be used again: slots, or a route if count is 0.
 type region struct {
 	family int
 	base   uint32

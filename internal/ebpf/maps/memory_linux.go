@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory is an array map as this process sees it: words of 64 bits, each of which is read and written at once.
+// memory is an array map as this process sees it. Its words have 64 bits, and are read and written atomically.
 type memory struct {
 	bytes []byte
 	words []uint64

@@ -55,7 +55,7 @@ func familyOf(f state.Family) int {
 // leastSize is how many elements each map has at least.
 const leastSize = 4096
 
-// Resize sets the sizes of the maps of a collection for what is needed.
+// Resize sets the sizes of the maps of a collection for n.
 func Resize(spec *ebpf.CollectionSpec, n Needs) {
 	for name, needed := range map[string]int{
 		"frontends4": n.Frontends[v4], "frontends6": n.Frontends[v6], "routes": n.Routes, "slots4": n.Slots[v4], "slots6": n.Slots[v6],
@@ -64,7 +64,7 @@ func Resize(spec *ebpf.CollectionSpec, n Needs) {
 	}
 }
 
-// sizeFor returns the size of a map: room for what is needed, and for a half more before it must grow.
+// sizeFor returns the size of a map. It has room for needed elements, and for a half more before it must grow.
 func sizeFor(needed int) uint32 {
 	size := uint32(leastSize)
 	for int(size) < needed+needed/2 {
@@ -131,7 +131,7 @@ func (t *Tables) Close() error {
 // Frontends returns how many frontends there are.
 func (t *Tables) Frontends() int { return int(t.used[v4] + t.used[v6]) }
 
-// Reclaim makes what is past its grace period usable again.
+// Reclaim makes regions usable again whose grace period has passed.
 func (t *Tables) Reclaim() {
 	for _, r := range t.grace.past() {
 		if r.count > 0 {

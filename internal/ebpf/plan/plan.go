@@ -1,8 +1,8 @@
 // Package plan works out what socket hooks do for a Service: which of its frontends they translate, and for which clients. It is pure.
 //
-// Hooks take what they can do exactly as netfilter does it: TCP that is forwarded, without a new source address, source ranges and
-// affinity. They know where a connection goes and whose process makes it, but not yet the address that it comes from. All else is in no
-// plan, and netfilter does it.
+// Hooks take only connections that they can translate exactly as netfilter does: forwarded TCP without a new source
+// address, source ranges and affinity. Hooks know the destination of a connection and the process that makes it, but
+// not yet its source address. All other connections are in no plan and are left to netfilter.
 package plan
 
 import (

@@ -281,7 +281,7 @@ func (c *Conn) Read(s Set) ([]Element, error) {
 	return elements, err
 }
 
-// Counts returns the elements of a set with counters, and what they have counted. A set that is not there has none.
+// Counts returns the elements of a set with counters, and their counts. A set that does not exist has no elements.
 func (c *Conn) Counts(s Set) ([]Counted, error) {
 	var elements []Counted
 	err := c.read(s, func(data []byte) {

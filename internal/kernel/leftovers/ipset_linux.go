@@ -18,7 +18,7 @@ var proxySets = []string{
 	"NODE-PORT-LOCAL-UDP", "NODE-PORT-SCTP-HASH", "NODE-PORT-LOCAL-SCTP-HASH", "HEALTH-CHECK-NODE-PORT", "IPVS-IPS",
 }
 
-// maxSetName is the longest name of a set; kube-proxy cuts off what is beyond.
+// maxSetName is the maximum length of a set's name. kube-proxy truncates longer names.
 const maxSetName = nl.IPSET_MAXNAMELEN - 1
 
 // isProxySet reports whether kube-proxy has made the set of this name. Other programs, such as kube-router, also use

@@ -24,7 +24,7 @@ const (
 	IPSets Kind = "ipset"
 )
 
-// Item is what was found or removed, of one kind in one place.
+// Item describes the leftovers of one kind in one place, which were found or removed.
 type Item struct {
 	Kind Kind
 	// Place is where it is, such as "table ip nat of iptables-nft".

@@ -24,10 +24,10 @@ func sweeps() []sweep {
 	return []sweep{sweepNFT, sweepLegacy, realIPVS().sweep, sweepIPSets}
 }
 
-// Remove removes what kube-proxy has left in the calling thread's network namespace, and returns what it removed. It needs
-// CAP_NET_ADMIN, and CAP_NET_RAW where tables of iptables-legacy exist. It goes on after a failure; the error then names everything
-// that may be left. It waits for other programs that are about to change the same tables, at most for some seconds. It may be
-// repeated, and called while somebody else does the same.
+// Remove removes kube-proxy's leftovers in the calling thread's network namespace, and returns them. It needs
+// CAP_NET_ADMIN, and CAP_NET_RAW where tables of iptables-legacy exist. It goes on after a failure; the error then
+// names everything that may be left. It waits for other programs that are about to change the same tables, at most for
+// some seconds. It may be repeated, and called while another process does the same.
 func Remove(ctx context.Context) ([]Item, error) { return run(ctx, sweeps(), remove) }
 
 // Find returns what [Remove] would remove, and changes nothing. A kube-proxy that runs has the same.

@@ -340,7 +340,7 @@ type Elem struct {
 	Key    []byte
 	KeyEnd []byte // last key of an interval
 	Data   []byte
-	// Timeout and Expires are in milliseconds: the whole time, and what is left of it. 0 for none.
+	// Timeout and Expires are in milliseconds: the whole time, and the remaining time. 0 for none.
 	Timeout, Expires uint64
 	// Comment is what "nft list" shows of the element, of [MaxComment] bytes at most.
 	Comment string

@@ -59,7 +59,7 @@ func (c *Conn) HasAll(t Table, set string, width int, keys []byte) (all bool, er
 	return true, nil
 }
 
-// acknowledged receives the acknowledgement of the last request, and returns what it reports.
+// acknowledged receives the acknowledgement of the last request, and returns the error that it reports.
 func (c *Conn) acknowledged() error {
 	var failed error
 	for done := false; !done; {

@@ -71,7 +71,7 @@ func (m *Monitor) Next() (Change, error) {
 	for {
 		n, err := m.file.Read(m.buf)
 		if errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EINTR) {
-			m.changed = nil // what is lost may be the end of it
+			m.changed = nil // the lost reports may include its end
 			continue
 		}
 		if err != nil {

@@ -60,7 +60,7 @@ func (*Conn) FindElems(Table, string, int, []byte, func(int, Elem)) error { retu
 // ReadSkeleton fails.
 func (*Conn) ReadSkeleton(Table) (*Skeleton, error) { return nil, errNotLinux }
 
-// Monitor receives what is committed to tables, which only Linux has.
+// Monitor receives commits to tables, which only Linux has.
 type Monitor struct{}
 
 // OpenMonitor fails.

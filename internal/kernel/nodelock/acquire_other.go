@@ -13,9 +13,9 @@ import (
 // Lock is held by the process that programs a network namespace, until it closes the Lock or ends.
 type Lock struct{ conn *nft.Conn }
 
-// Acquire makes this process the one that programs the calling thread's network namespace. If another one is, it waits for its end, or
-// until ctx ends, and then returns an error that wraps a [InUseError]. It needs CAP_NET_ADMIN and Linux 5.12: the error
-// wraps [errors.ErrUnsupported] where the kernel lacks what it takes.
+// Acquire makes this process the one that programs the calling thread's network namespace. If another one is, it waits
+// for its end, or until ctx ends, and then returns an error that wraps a [InUseError]. It needs CAP_NET_ADMIN and Linux
+// 5.12. The error wraps [errors.ErrUnsupported] if the kernel lacks the required features.
 func Acquire(ctx context.Context, o Options) (*Lock, error) {
 	conn, err := nft.Dial()
 	if err == nil {

@@ -13,7 +13,8 @@ import (
 // Lock is held by the process that programs this machine, until it closes the Lock or ends.
 type Lock struct{ pipe windows.Handle }
 
-// pipe is what it holds. Nobody but administrators can make a pipe of such a name, and nobody else can keep the dataplane from starting.
+// pipe is the name of the pipe that a Lock holds. Only administrators can make a pipe with such a name, so only they
+// can keep the dataplane from starting.
 const pipe = `\\.\pipe\ProtectedPrefix\Administrators\switchyard-lock`
 
 // Acquire makes this process the one that programs this machine. If another one is, it waits for its end, or until ctx ends, and then returns an

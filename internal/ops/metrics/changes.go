@@ -83,8 +83,8 @@ type pending struct {
 	changed
 }
 
-// maxPending bounds what is remembered while the dataplane is stuck. Beyond it, changes of different revisions count as ones of
-// the newest.
+// maxPending bounds the remembered changes while the dataplane is stuck. Beyond it, changes of different revisions
+// count as changes of the newest one.
 const maxPending = 256
 
 func (c *changes) add(revision state.Revision, n changed) {

@@ -8,7 +8,8 @@
 //   - kube-proxy syncs each IP family by itself. Here one transaction commits all families, so a sync counts once for each
 //     of them, with the same duration and the same outcome. So does a programming latency.
 //   - kube-proxy counts each Service once for each family. Here a change counts once.
-//   - kube-proxy forgets what is pending when a sync begins, also if it fails. Here a change is pending until it is applied.
+//   - kube-proxy forgets pending changes when a sync begins, even if the sync fails. Here a change is pending until it
+//     is applied.
 //   - The metrics of full and partial syncs and of conntrack are there in all modes. Counters begin at 0 instead of
 //     being absent until they first count.
 //   - kubernetes_build_info is not there, because alerts about version skew would take Switchyard's version for a

@@ -69,7 +69,7 @@ type LocalNodePorts struct {
 	// Listeners is on how many NodePorts the process listens on ::1, and Failures how often that failed.
 	Listeners int
 	Failures  uint64
-	// Rejects is what was refused, empty unless NodePorts are served there.
+	// Rejects are the refused connections, empty unless NodePorts are served there.
 	Rejects []LocalRejects
 }
 

@@ -154,7 +154,7 @@ func (r *Registry) IPTablesRules(table string, f state.Family, total, written in
 	m.rulesLast.WithLabelValues(table, f.String()).Set(float64(written))
 }
 
-// WinKernelOperation is what was to be done to a load balancer of Windows' host network service.
+// WinKernelOperation is an operation on a load balancer of Windows' host network service.
 type WinKernelOperation int
 
 // The operations.

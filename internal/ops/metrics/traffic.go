@@ -15,7 +15,7 @@ type Traffic struct {
 	LeftOut int
 }
 
-// PortTraffic is what was counted of a port of a Service, in all families.
+// PortTraffic is the counts of a port of a Service, in all families.
 type PortTraffic struct {
 	Service state.ServiceName
 	// Port is its name, or its number if it has none.

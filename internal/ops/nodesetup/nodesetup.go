@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Options specifies what is to be written. Its zero value asks for nothing.
+// Options specifies the settings to write. Its zero value specifies none.
 type Options struct {
 	// Conntrack is about connection tracking.
 	Conntrack Conntrack
 	// OOMScoreAdj is the score of this process, -1000 (never killed when memory runs out) to 1000. nil leaves it
 	// alone.
 	OOMScoreAdj *int
-	// Logger gets what is written, at level Info. Default: nothing is logged.
+	// Logger gets the written settings, at level Info. Default: nothing is logged.
 	Logger *slog.Logger
 }
 
@@ -55,7 +55,7 @@ func (c Conntrack) Limit(cpus int) int {
 type Warning struct {
 	// File is the kernel's, below /proc or /sys.
 	File string
-	// Value is what it should hold, Was what it holds, if that could be read.
+	// Value is the desired value. Was is the current value, if it could be read.
 	Value, Was string
 	// Remedy is what an operator can do.
 	Remedy string

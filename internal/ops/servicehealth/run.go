@@ -199,7 +199,7 @@ func (r *runner) close(ctx context.Context, sock *socket) {
 	})
 }
 
-// report compares what is wrong with what was, and reports the difference.
+// report compares the current problems with the previous ones, and reports the difference.
 func (r *runner) report() {
 	r.mu.Lock()
 	was := r.problems

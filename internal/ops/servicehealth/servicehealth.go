@@ -217,7 +217,8 @@ func (s *Server) wakeUp() {
 	}
 }
 
-// Problems returns what is wrong now, ordered by port: ports that cannot be bound, and ports that several services want.
+// Problems returns the current problems, ordered by port: ports that cannot be bound, and ports that several services
+// want.
 func (s *Server) Problems() []Problem {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -42,7 +42,7 @@ type state struct {
 	shared map[model.Ref]bool
 	// hinted are the services whose lack of an address has been logged.
 	hinted map[model.Ref]bool
-	// hintedEndpoints are the services of which it has been logged that their Endpoints have no effect.
+	// hintedEndpoints are the services for which a log message has said that their Endpoints have no effect.
 	hintedEndpoints map[string]bool
 	// gone is why the path cannot be read, and unreadable why directories below it cannot.
 	gone       error

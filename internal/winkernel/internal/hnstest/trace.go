@@ -17,7 +17,7 @@ type Route struct {
 	Source netip.Addr
 	// Sticky: a client always gets the same one.
 	Sticky bool
-	// Broken is what is wrong on the way, empty if nothing is: the connection may get lost.
+	// Broken are faults on the way, because of which the connection may get lost. It is empty if there are none.
 	Broken []string
 }
 

@@ -40,7 +40,8 @@ type mirror struct {
 	// endpointsOf has the endpoints of each load balancer, and refs counts them.
 	endpointsOf map[string][]string
 	refs        map[string]int
-	// written has what HNS was given for each load balancer, and what it reported then: it may have another way to say the same.
+	// written has each load balancer as it was given to HNS, and as HNS reported it then. HNS may report an equal load
+	// balancer in another form.
 	written map[string]written
 }
 

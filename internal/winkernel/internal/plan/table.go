@@ -217,7 +217,7 @@ func (t *Table) Hold(network string, endpoints []Endpoint, lbs []LoadBalancer) {
 	t.markHeld()
 }
 
-// HoldEndpoints replaces what is known of endpoints.
+// HoldEndpoints replaces the known endpoints.
 func (t *Table) HoldEndpoints(endpoints []Endpoint) {
 	t.held.setEndpoints(t.held.network, endpoints)
 	for addr := range t.held.byAddr {
@@ -352,7 +352,7 @@ func (t *Table) Point() []Step {
 		}
 		lb, missing := t.resolve(&c.policy)
 		if len(missing.remote) > 0 || len(lb.Endpoints) == 0 || t.held.foreign[key] != "" {
-			continue // the frontend keeps what it has
+			continue // the frontend keeps its load balancer
 		}
 		has, ok := t.held.lbs[key]
 		lb.ID = has.ID
