@@ -71,8 +71,8 @@ type attackRow struct {
 	ended string
 }
 
-// Attacks has attackers do what they may with the program, which runs on a node of a topology, and measures what others notice. It writes a table with a row
-// for each attack. The error names what missed its target if strict is set.
+// Attacks has attackers use all their permissions against the program on a node of a topology, and measures the effects
+// on others. It writes a table with a row for each attack. If strict is set, the error names the missed targets.
 func Attacks(ctx context.Context, out io.Writer, o AttackOptions, strict bool) error {
 	setDefault(&o.Changes, 60)
 	setDefault(&o.Connects, 250)
@@ -257,7 +257,7 @@ func (o *AttackOptions) replace(ctx context.Context, n *attackedNode, fields map
 	return nil
 }
 
-// victims measures what they notice.
+// victims measures the effects on the victims.
 func (o *AttackOptions) victims(ctx context.Context, n *attackedNode, row *attackRow) error {
 	began := time.Now()
 	var changed atomic.Bool

@@ -94,7 +94,8 @@ func (s *attackService) object() *corev1.Service {
 	return o
 }
 
-// slices are the endpoints of the Service, each of which serves all its ports at one. A slice has 100 ports and 1,000 endpoints at most.
+// slices are the endpoints of the Service. Each endpoint serves all ports of the Service at one port. A slice has 100
+// ports and 1,000 endpoints at most.
 func (s *attackService) slices(endpoints []netip.Addr, port int32) (list []kubeapi.Object) {
 	for p := 0; p < s.ports; p += 100 {
 		for e := 0; e < len(endpoints); e += 1000 {
@@ -156,7 +157,7 @@ func (n *attackedNode) repeat(ctx context.Context, every time.Duration, do func(
 
 // putEvery puts one and then the other version of objects, again and again.
 func (n *attackedNode) putEvery(ctx context.Context, every time.Duration, versions ...[]kubeapi.Object) {
-	n.repeat(ctx, every, func(i int) { _ = n.api.Put(versions[i%len(versions)]) }) // what was put once can be put again
+	n.repeat(ctx, every, func(i int) { _ = n.api.Put(versions[i%len(versions)]) }) // a version that was accepted once is accepted again
 }
 
 // dial opens connections of the attacker to its Service, one after the other, and returns those that were made. They stay open as long as the attack goes on.
@@ -223,7 +224,7 @@ func fullBudgets(_ context.Context, n *attackedNode) error {
 	return nil
 }
 
-// largeServices has Services with many ports at many addresses, all of which change.
+// largeServices has Services with many ports at many addresses. All of them change.
 func largeServices(services, ports, external int) func(context.Context, *attackedNode) error {
 	return func(ctx context.Context, n *attackedNode) error {
 		var versions [2][]kubeapi.Object
@@ -243,7 +244,7 @@ func largeServices(services, ports, external int) func(context.Context, *attacke
 	}
 }
 
-// longLists has a Service with many ports, each of which has the same source ranges, one of which changes.
+// longLists has a Service with many ports. All ports have the same source ranges, and one range changes.
 func longLists(ports, ranges int) func(context.Context, *attackedNode) error {
 	return func(ctx context.Context, n *attackedNode) error {
 		s := tenantService("lists", 6)
@@ -261,7 +262,7 @@ func longLists(ports, ranges int) func(context.Context, *attackedNode) error {
 	}
 }
 
-// wideService has a Service with many endpoints, some of which change.
+// wideService has a Service with many endpoints. Some of them change.
 func wideService(s attackService, ports, endpoints, changed int, every time.Duration) func(context.Context, *attackedNode) error {
 	return func(ctx context.Context, n *attackedNode) error {
 		s.ports = ports

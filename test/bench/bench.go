@@ -22,7 +22,7 @@ import (
 
 // Result is one measured figure.
 type Result struct {
-	// Name identifies what was measured, as "part/what".
+	// Name identifies the measurement, as "part/what".
 	Name string `json:"name"`
 	// Services is the size of the cluster, Endpoints the number of endpoints of each service.
 	Services  int     `json:"services"`
@@ -65,7 +65,7 @@ type Options struct {
 	Endpoints int
 }
 
-// withDefaults fills in what is not set.
+// withDefaults fills in missing options.
 func (o Options) withDefaults(services ...int) Options {
 	if len(o.Services) == 0 {
 		o.Services = services
@@ -130,7 +130,7 @@ func (r *Reporter) Report(result Result) {
 	}
 }
 
-// figures reports what was measured of one part, at one size.
+// figures reports the measurements of one part, at one size.
 type figures struct {
 	*Reporter
 	part                string
@@ -175,7 +175,7 @@ func (r *Reporter) each(o Options, part string, measure func(figures) error) err
 // announceAfter is how long a step may take before it is announced.
 const announceAfter = 2 * time.Second
 
-// Step describes what is being done, if it takes long. The caller calls done at the end of it.
+// Step describes the current step, if it takes long. The caller calls done at the end of it.
 func (r *Reporter) Step(format string, args ...any) (done func()) {
 	timer := time.AfterFunc(announceAfter, func() { r.Note(format+" ...", args...) })
 	return func() { timer.Stop() }

@@ -34,13 +34,13 @@ type ConnectionOrder struct {
 	From int
 	To   netip.AddrPort
 	For  time.Duration
-	// Count is of what is done at once.
+	// Count is the number of operations at a time.
 	Count int
 }
 
 // ConnectionAnswer is what came of an order.
 type ConnectionAnswer struct {
-	// P10, P50 and P99 are percentiles of what is timed.
+	// P10, P50 and P99 are percentiles of the measured times.
 	P10, P50, P99 time.Duration
 	// Times is how often it was done, and PerSecond how often in a second, with all that is not timed.
 	Times     int

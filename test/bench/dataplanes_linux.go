@@ -25,7 +25,7 @@ type DataplanesOptions struct {
 	Slice  time.Duration
 	// Limit is how long all may take. Measurements that do not fit into it are left out. Default: 3 minutes.
 	Limit time.Duration
-	// Progress gets what is being done, a line each. Nothing is written if it is nil.
+	// Progress gets a line for each step. Nothing is written if it is nil.
 	Progress io.Writer
 }
 
@@ -61,7 +61,7 @@ type DataplaneReport struct {
 	Rows []DataplaneRow `json:"dataplanes"`
 }
 
-// DataplaneRow is what was measured of a dataplane with so many Services.
+// DataplaneRow is the measurements of a dataplane at one number of Services.
 type DataplaneRow struct {
 	Dataplane string `json:"dataplane"`
 	Services  int    `json:"services"`
@@ -168,8 +168,8 @@ func WriteDataplanes(dir string, r *DataplaneReport) error {
 const mostChanges = 500
 
 // Dataplanes measures dataplanes one after the other, each on nodes of its own. It measures programming, and
-// connections through a cluster IP and a NodePort, compared with direct ones. The rows of a dataplane say what it lacks on this machine. It
-// fails if no connection can be measured at all.
+// connections through a cluster IP and a NodePort, compared with direct ones. The rows of a dataplane name the features
+// that it lacks on this machine. It fails if no connection can be measured at all.
 func Dataplanes(ctx context.Context, o DataplanesOptions) (_ *DataplaneReport, err error) {
 	o = o.withDefaults()
 	slices.Sort(o.Services)

@@ -255,7 +255,7 @@ func (b *ebpfBench) connections(ctx context.Context) error {
 	return nil
 }
 
-// mixedReads changes a route while a reader dawdles, and counts what it finds that never belonged together.
+// mixedReads changes a route while a reader dawdles, and counts answers with parts of different versions.
 func (b *ebpfBench) mixedReads(ctx context.Context) error {
 	defer b.Step("ebpf: %d flips", b.o.Flips)()
 	reads, err := ebpftest.MixedReads(ctx, b.o.Flips, 20*time.Microsecond)

@@ -36,7 +36,7 @@ import (
 const (
 	// fleetName is the name of relays, in their certificates.
 	fleetName = "relay"
-	// awaitTimeout is how long nodes may take to get what is awaited.
+	// awaitTimeout is how long nodes may take to get the awaited update.
 	awaitTimeout = 3 * time.Minute
 )
 
@@ -54,7 +54,7 @@ type fleet struct {
 	awaited     atomic.Pointer[awaited] // nil if nothing is
 
 	mu      sync.Mutex // guards all below
-	missing int        // nodes that do not have what is awaited
+	missing int        // nodes that do not have the awaited update
 	all     chan struct{}
 }
 
@@ -197,9 +197,9 @@ type node struct {
 	state  []uint32       // by service, 0 for none
 	next   []uint32       // of an update that replaces the state and is not whole yet
 	deltas map[int]uint32 // of another update that is not whole yet
-	has    bool           // an update has had what is awaited
+	has    bool           // the awaited update has arrived
 
-	at time.Time // when what is awaited arrived; guarded by fleet.mu
+	at time.Time // when the awaited update arrived; guarded by fleet.mu
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -360,7 +360,7 @@ func fieldOf(m proto.Message, name protoreflect.Name) protowire.Number {
 	return m.ProtoReflect().Descriptor().Fields().ByName(name).Number()
 }
 
-// nodeCodec has a node take what it receives.
+// nodeCodec passes received messages to a node.
 type nodeCodec struct {
 	encoding.CodecV2
 	node *node

@@ -30,7 +30,7 @@ import (
 var (
 	labPods   = netip.MustParsePrefix("10.255.0.0/24")
 	labClient = nth(labPods, 10)
-	labServer = nth(labPods, labServerNumber) // the first of the server's addresses, each of which is an endpoint
+	labServer = nth(labPods, labServerNumber) // the first of the server's addresses; each address is an endpoint
 	clusterIP = netip.AddrPortFrom(nth(ranges4.services, 1<<18), 80)
 )
 
@@ -333,7 +333,8 @@ func (f figures) parts(name string, took, below []time.Duration) {
 // coldLoads and readBacks are how often these are measured: the least counts.
 const coldLoads, readBacks = 5, 3
 
-// measureHooks measures what only hooks are compared by: frontends that go and come, reading back, and a cold load without what is below them.
+// measureHooks makes measurements that only compare hooks: frontends that go and come, reading back, and a cold load
+// without the base.
 func (h *holder) measureHooks(ctx context.Context, f figures, first *state.Update) error {
 	f.report("memory", MiB(uint64(h.hooks.Status().Memory)), "MiB")
 	var changes []*state.Update
@@ -390,7 +391,8 @@ func everyOther(all []time.Duration) (half []time.Duration) {
 	return half
 }
 
-// Translated returns how many connections the hooks have translated. It fails if they are off, and would not be what is measured.
+// Translated returns how many connections the hooks have translated. It fails if they are off, because then they are
+// not measured.
 func (h *holder) Translated(_ bool, count *uint64) error {
 	s := h.hooks.Status()
 	if s.State != ebpf.On {
@@ -431,7 +433,7 @@ func (b *timedBackend) Disturbed() <-chan struct{} {
 	return b.Backend.Disturbed()
 }
 
-// hooked is socket hooks with what is below them.
+// hooked is socket hooks with their base.
 type hooked struct {
 	*ebpf.Backend
 	closers

@@ -28,7 +28,7 @@ func residentMemory(pid int) (now, peak uint64, err error) {
 	return now, peak, err
 }
 
-// forgetPeak has the most memory that this process ever had be what it has now.
+// forgetPeak resets the peak memory of this process to its current memory.
 func forgetPeak() error { return os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) }
 
 // parseStatus finds a line such as "VmRSS:     1234 kB".

@@ -19,9 +19,9 @@ import (
 	"github.com/switchyard-net/switchyard/test/netns"
 )
 
-// Memory measures the resident memory of this process with all parts of a node: model, brain, store, reconciler and
-// the nftables dataplane. The whole cluster is programmed in a network namespace of its own. Only the first size is
-// measured: memory that a process once had shows in what it has later.
+// Memory measures the resident memory of this process with all parts of a node: model, brain, store, reconciler and the
+// nftables dataplane. The whole cluster is programmed in a network namespace of its own. Only the first size is
+// measured, because memory that a process once used affects later measurements.
 func Memory(ctx context.Context, r *Reporter, o Options) error {
 	o = o.withDefaults(10_000)
 	o.Services = o.Services[:1]

@@ -22,8 +22,8 @@ type Growth struct {
 	// Operation is "part/operation". Dimension is what there is ten times more of at each size.
 	Operation string `json:"operation"`
 	Dimension string `json:"dimension"`
-	// Flat is set for an operation on one object while the others become more: its time must stay. The time of any other operation may
-	// grow as much as what it works on.
+	// Flat is set for an operation on one object while the number of others grows: its time must stay. The time of any
+	// other operation may grow as much as its input.
 	Flat bool `json:"flat"`
 	// Sizes are those that were measured, and Seconds is how long one operation took at each.
 	Sizes   []int     `json:"sizes"`
@@ -93,7 +93,7 @@ type scaling struct {
 	explained map[string]explanation
 }
 
-// scaled is what is measured, of one size.
+// scaled is the subject of a measurement, at one size.
 type scaled struct {
 	ops   []scaledOp // in the order in which they are measured
 	close func() error
@@ -171,7 +171,7 @@ func (s *scaling) measure(ctx context.Context, quick bool) ([]Growth, error) {
 	return grown, err
 }
 
-// grow measures at all sizes; grown, if it is not nil, has what was measured before.
+// grow measures at all sizes. grown, if it is not nil, has earlier measurements.
 func (s *scaling) grow(ctx context.Context, quick bool, grown []Growth) ([]Growth, error) {
 	sizes := s.sizes
 	if quick {

@@ -136,7 +136,7 @@ func (l *loaded) load(ctx context.Context, objects []model.Object) error {
 	return err
 }
 
-// change delivers an object and waits for what it means.
+// change delivers objects and waits for the resulting state.
 func (l *loaded) change(ctx context.Context, set []model.Object, deleted ...model.Ref) error {
 	l.sink.Update(set, deleted)
 	u, err := l.feed.Next(ctx, l.at)

@@ -26,7 +26,7 @@ everything that objects or packets can make more of. Its time is the shortest of
 
 ` + "```\n%s```\n"
 
-// WriteGrowths writes what was measured to a directory, as scaling.md.
+// WriteGrowths writes the measurements to a directory, as scaling.md.
 func WriteGrowths(dir string, all []Growth) error {
 	var table strings.Builder
 	err := writeGrowths(&table, all)

@@ -295,7 +295,7 @@ func (c *cluster) settle(ctx context.Context) error {
 	return pause(ctx, c.rest)
 }
 
-// shows reports whether the mark is what it is to be.
+// shows reports whether the mark has the wanted value.
 func (c *cluster) shows(ctx context.Context, mark netip.AddrPort, want string) bool {
 	answer := c.client.Probe(ctx, state.TCP, mark, topology.ProbeOptions{Timeout: c.answer})
 	return answer.Outcome == topology.Answered && answer.Server == want

@@ -35,14 +35,14 @@ type Options struct {
 	Scenarios []string
 	// Scale multiplies how much happens in each scenario. Default: 1, which has a thousand kills and minutes of changes.
 	Scale float64
-	// Rate is the number of new connections a second. Default: 1200, which leave half of two processors to what is under test, or fewer where the
-	// dataplane takes more of a processor. The load goes before everything else.
+	// Rate is the number of new connections a second. Default: 1200, which leave half of two processors to the program
+	// under test, or fewer where the dataplane needs more of a processor. The load has the highest priority.
 	Rate int
-	// Seed decides what is random. Default: 1.
+	// Seed is the seed of random choices. Default: 1.
 	Seed uint64
 	// CountsOnly has nothing judged but the outcome of connections: for machines that are too slow for gaps to tell anything.
 	CountsOnly bool
-	// Log gets a line for each scenario, and what is wrong. Required.
+	// Log gets a line for each scenario, and the failures. Required.
 	Log io.Writer
 	// timeout is how long a connection or a datagram may take, on a machine that may be busy with other tests. Default: the strict
 	// ones of flowcount and of the scenario.
@@ -346,7 +346,8 @@ func RunMutants(ctx context.Context, o Options) ([]Mutant, error) {
 	return list, nil
 }
 
-// runScenario runs one scenario, with a mutant unless that is nil. With an error there may be a result, of what was counted before.
+// runScenario runs one scenario, with a mutant unless that is nil. With an error there may be a result, of the counts
+// until then.
 func runScenario(ctx context.Context, o *Options, b *builder, st *scenario, mutant *variant) (result *Result, err error) {
 	k, err := o.kind()
 	if err != nil {

@@ -37,7 +37,7 @@ func slowSource(ctx context.Context, s *stage) (string, error) {
 		}
 		f.slowly = 0
 		f.complete()
-		// A while with a single state shows that what was sent last is also what counts.
+		// A while with a single state shows that the last update has its effect.
 		if err := inTurn(func() error { return s.settle(ctx) }, func() error { return pause(ctx, 2*time.Second) }); err != nil {
 			return "", err
 		}

@@ -150,7 +150,7 @@ const (
 	rangesNumber, stickyNumber = 150, 151
 )
 
-// rangesService has many ports and many source ranges, one of which differs with n.
+// rangesService has many ports and many source ranges. One of the ranges depends on n.
 func rangesService(n int) *corev1.Service {
 	o := tenantService("ranges", rangesNumber)
 	for i := range tenantPorts {

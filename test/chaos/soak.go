@@ -214,7 +214,7 @@ func (s *stage) bypassed(p probe.Packet, want probe.Answer) bool {
 	})
 }
 
-// fits describes what is wrong with the fate of a packet.
+// fits returns an error if a packet has the wrong fate.
 func fits(want probe.Answer, got topology.Answer) error {
 	ok := false
 	switch want.Outcome {

@@ -92,7 +92,7 @@ func (s *switchyard) Stop() error {
 	}
 	err := s.left()
 	if s.ledger != nil {
-		s.served = append(s.served, s.ledger.ForgetClients()) // those who come while there is no relay are not among what is handed over
+		s.served = append(s.served, s.ledger.ForgetClients()) // clients that come while there is no relay are not handed over
 	}
 	s.leaving, s.running = s.running, nil
 	return errors.Join(err, s.leaving.cmd.Process.Signal(syscall.SIGTERM))

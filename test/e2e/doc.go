@@ -2,5 +2,5 @@
 // story of the conformance suite. `make differential` compares it with upstream kube-proxy packet by packet, and
 // `make compare` measures both.
 //
-// It is a module of its own, so that nothing that others import depends on what it needs.
+// It is a module of its own, so that its dependencies are not dependencies of importable packages.
 package e2e

@@ -29,7 +29,7 @@ var resources = map[string][2]string{
 	"endpointslices": {"discovery.k8s.io/v1", "EndpointSlice"},
 }
 
-// Server serves over HTTP what it was given. Its methods may be called from several goroutines.
+// Server serves its objects over HTTP. Its methods may be called from several goroutines.
 type Server struct {
 	mu      sync.Mutex
 	version int
@@ -274,8 +274,8 @@ func (s *Server) listed(resource string, version int, exactly bool) (objects []*
 	return slices.Clone(s.objects[resource]), s.version, http.StatusOK
 }
 
-// watch answers a watch from a version on, until the client has gone or the server is restored. As an API server does, it leaves out what is not newer
-// than that version, also if the version has never been.
+// watch answers a watch from a version on, until the client has gone or the server is restored. As an API server does,
+// it leaves out changes that are not newer than that version, even if the version has never existed.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource string, after, epoch int, chosen func(*stored) bool) {
 	for {
 		list, version, more, ok := s.since(resource, after, epoch)

@@ -48,4 +48,3 @@ func paragraphs(group *ast.CommentGroup) (out []string) {
 	flush()
 	return out
 }
-

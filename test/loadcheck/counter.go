@@ -33,7 +33,7 @@ type Stream struct {
 	Control bool
 	// Sticky reports whether each new connection must go where the one before went, as long as that endpoint is allowed.
 	Sticky bool
-	// Every is the time between two new connections, each of which makes one request. 0 makes none.
+	// Every is the time between two new connections. Each of them makes one request. 0 makes none.
 	Every time.Duration
 	// Flows is the number of connections that are kept open, and Pause the time between an answer on one of them and the next
 	// request.
@@ -54,8 +54,8 @@ type Options struct {
 	CutTimeout time.Duration
 	// Receipts are the servers' receipts: they tell who had a datagram whose answer was lost. Default: none.
 	Receipts *Receipts
-	// Explain describes what is known of a connection from an address that was answered by the wrong server, for the report. It is called soon after
-	// that, by a goroutine of its own, for the first such connections. Default: nothing is.
+	// Explain describes a connection from an address that was answered by the wrong server, for the report. It is
+	// called soon after that, by a goroutine of its own, for the first such connections. Default: no description.
 	Explain func(proto state.Protocol, from netip.AddrPort) string
 }
 
@@ -128,7 +128,7 @@ var numbers atomic.Uint64
 // stagger is the time between the beginnings of two streams, and settled how long the last stream takes to begin.
 const stagger, settled = 7 * time.Millisecond, 50 * time.Millisecond
 
-// Start starts the load, all of which has begun after 7 ms for each stream. Stop must be called.
+// Start starts the load. All of it has begun after 7 ms for each stream. Stop must be called.
 func Start(o Options) *Counter {
 	o.Timeout = cmp.Or(o.Timeout, 900*time.Millisecond)
 	o.EstablishedTimeout = cmp.Or(o.EstablishedTimeout, 5*time.Second)

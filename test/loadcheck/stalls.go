@@ -17,7 +17,7 @@ const askEvery = 500 * time.Microsecond
 // stallsOf watches a processor until ctx ends. It returns the times, of a millisecond or more, in which a thread of the load would have had
 // to wait for the processor. In such a time the kernel, the machine under it, or threads with priority keep it busy.
 func stallsOf(ctx context.Context, cpu int) ([]wait, error) {
-	runtime.LockOSThread() // and never unlocked: the thread ends with what is special about it
+	runtime.LockOSThread() // and never unlocked, so that the thread and its settings end with this goroutine
 	var only unix.CPUSet
 	only.Set(cpu)
 	if err := unix.SchedSetaffinity(0, &only); err != nil {

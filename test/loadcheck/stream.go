@@ -458,13 +458,14 @@ func (s *stream) failed(c *conn, err error) {
 	text := fmt.Sprintf("%s after %v: %v", verb, now.Sub(since).Round(time.Microsecond), err)
 	switch {
 	case c.server.IsValid() && s.Target.Protocol == state.UDP && s.gone(c.server, c.heard, now) && s.servedSince(c.server, since, now):
-		s.counts.Ended++ // the flow had to be cut, perhaps as soon as it had been answered the last time, and what was under way goes with it
+		s.counts.Ended++ // the flow had to be cut, perhaps right after its last answer; requests under way are lost with it
 	case !c.server.IsValid() && s.Target.Protocol == state.UDP && s.cutUnanswered(c, since, now):
 		s.counts.Ended++ // the same before the first answer
 	case c.server.IsValid() && slices.ContainsFunc(s.states(since, now), func(st State) bool { return st.EndedOpen }):
 		s.counts.Ended++
 	case c.server.IsValid() && s.interrupted(since, now) && (err != errTimeout || s.Target.Protocol == state.UDP):
-		// An open TCP connection may be reset while there are no rules, but what it sent must arrive after the repair.
+		// An open TCP connection may be reset while there are no rules. If it survives, its data must arrive after the
+		// repair.
 		s.established.failure(since)
 		s.counts.ExpectedFailures++
 		s.counts.Broken++

@@ -32,7 +32,7 @@ func (e *PermissionError) Error() string {
 // Unwrap returns what the kernel said.
 func (e *PermissionError) Unwrap() error { return e.Err }
 
-// permission makes a PermissionError of err if that is what it is.
+// permission wraps err in a PermissionError if permission is missing.
 func permission(err error) error {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		return &PermissionError{err}

@@ -20,8 +20,8 @@ type portPart struct {
 	family      state.Family
 	hasVIPs     bool  // it is reached at the addresses of the service
 	hasNodePort bool  // it is reached at its node port
-	frontends   int64 // what it takes to be reached at all
-	endpoints   int64 // what it takes more to reach something
+	frontends   int64 // the cost of being reached at all
+	endpoints   int64 // the additional cost of reaching something
 	routed      bool
 	refuses     bool // although it may have endpoints
 }

@@ -33,7 +33,7 @@ type World struct {
 	NodeExternalIPs bool
 	// IgnoreExternalIPs reports that the feature gate AllowServiceExternalIPs is off.
 	IgnoreExternalIPs bool
-	// Budgets bound what is routed.
+	// Budgets bound the routed Services.
 	Budgets Budgets
 	// NodePortAddrs reports whether node ports are served on an address. nil means on none.
 	NodePortAddrs func(netip.Addr) bool

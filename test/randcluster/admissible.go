@@ -79,7 +79,7 @@ func (h *History) taken(s *model.Service, addr netip.Addr) bool {
 	})
 }
 
-// unique leaves out what is the same as something before it.
+// unique leaves out items that equal an earlier one.
 func unique[T any](list []T, same func(a, b T) bool) []T {
 	var kept []T
 	for _, item := range list {

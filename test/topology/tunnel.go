@@ -52,7 +52,7 @@ func (l *Lab) Tunnel() error {
 	return nil
 }
 
-// TranslatedTunnel describes the flows of the tunnel's own packets of which the host changes an address or a port.
+// TranslatedTunnel describes the flows of the tunnel's own packets whose address or port the host changes.
 func (h *Host) TranslatedTunnel() (flows []string, err error) {
 	err = h.Do(func() error {
 		list, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)

@@ -129,7 +129,7 @@ func newReporting(name, short string, kernel bool, measure func(context.Context,
 			}
 			r := bench.NewReporter(cmd.OutOrStdout(), cmd.ErrOrStderr())
 			err := errors.Join(measure(cmd.Context(), r), r.Close())
-			if strict { // without it misses are marked, for other work on the machine delays what is measured
+			if strict { // without it misses are only marked, because other work on the machine delays the measured operations
 				err = errors.Join(err, r.Missed())
 			}
 			return err
@@ -187,8 +187,8 @@ no known reason. It takes up to 8 minutes.`,
 	return cmd
 }
 
-// keepGrowths writes what was measured to a directory, unless its name is empty. After that, it is an error if anything grows faster than it
-// may for no known reason. Small sizes show nothing about that.
+// keepGrowths writes the measurements to a directory, unless its name is empty. After that, it returns an error if any
+// time grows faster than allowed, without a known reason. Small sizes show nothing about growth.
 func keepGrowths(dir string, all []bench.Growth, quick bool) error {
 	var err error
 	if dir != "" {

@@ -21,7 +21,7 @@ import (
 	"github.com/switchyard-net/switchyard/test/netns"
 )
 
-// options are the size of what is measured.
+// options are the sizes of the measurement.
 type options struct {
 	services  int
 	endpoints int

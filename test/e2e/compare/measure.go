@@ -23,7 +23,7 @@ const (
 	waitTimeout = 5 * time.Minute
 )
 
-// proxy is what is measured.
+// proxy is a measured proxy.
 type proxy struct {
 	name    string
 	changes int // that are timed one by one

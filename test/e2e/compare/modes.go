@@ -27,7 +27,7 @@ const (
 	goalGrowth = 2.0  // times as much for a first packet with most services as with the fewest, at most
 )
 
-// modeFigures is what was measured of a proxy in a mode.
+// modeFigures are the measurements of a proxy in a mode.
 type modeFigures struct {
 	Variant  string `json:"variant"`
 	Services int    `json:"services"`
@@ -40,7 +40,7 @@ type modeFigures struct {
 	Direct float64 `json:"direct_us"`
 }
 
-// modeResult is what was measured of one proxy.
+// modeResult is the measurements of one proxy.
 type modeResult struct {
 	SyncSeconds float64 `json:"sync_seconds"`
 	// Late is set if the first sync took more than SyncSeconds, after which nothing else was measured.

@@ -28,8 +28,8 @@ type node struct {
 	*topology.Lab
 	client *topology.Host
 	server net.Listener
-	// attempt is how long a connection may take. It bounds the error of what is measured, since nobody answers before the proxy
-	// has programmed anything.
+	// attempt is how long a connection may take. It bounds the error of the measurement, since nobody answers before
+	// the proxy has programmed anything.
 	attempt time.Duration
 }
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// result is what was measured of one proxy.
+// result is the measurements of one proxy.
 type result struct {
 	Name        string  `json:"name"`
 	SyncSeconds float64 `json:"sync_seconds"`

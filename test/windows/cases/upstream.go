@@ -17,8 +17,8 @@ var (
 )
 
 // upstreams are the situations that the tests of upstream's package pkg/proxy/winkernel make, of the release in
-// test/windows/upstream/go.mod. The tests look at the proxier's fields; what is compared here is what HNS has. They are named after
-// those tests.
+// test/windows/upstream/go.mod. The tests look at the proxier's fields. Here the contents of HNS are compared. The
+// situations are named after those tests.
 //
 // These tests make no situation of a cluster, and have no case:
 //   - TestGetNetworkByName, TestGetAllEndpointsByNetwork, TestGetEndpointByID, TestGetEndpointByIpAddressAndName, TestCreateEndpointLocal,

@@ -130,8 +130,8 @@ func play(h *cases.Case) (*cases.Recorded, error) {
 		m.ShouldFailDeleteLoadBalancer = step.Refused
 		setInitialized(p, false) // so that nothing is done before all of the step is there
 		f.step(step.Set, step.Deleted)
-		p.OnEndpointSlicesSynced() // does what is to be done
-		p.OnEndpointSlicesSynced() // and what is left, as a period later
+		p.OnEndpointSlicesSynced() // makes the changes
+		p.OnEndpointSlicesSynced() // and the remaining changes, as a period later
 		list, err := m.loadBalancers()
 		if err != nil {
 			return nil, err
