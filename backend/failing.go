@@ -47,7 +47,7 @@ func (r *runner) noteServices(u *state.Update, failed map[state.ServiceName]erro
 
 func (r *runner) noteService(name state.ServiceName, record *state.Service, err error) {
 	delete(r.unrepaired, name)
-	former, was := r.failing[name]
+	previous, was := r.failing[name]
 	if err == nil {
 		if was {
 			delete(r.failing, name)
@@ -55,7 +55,7 @@ func (r *runner) noteService(name state.ServiceName, record *state.Service, err 
 		}
 		return
 	}
-	if !was || former.err.Error() != err.Error() {
+	if !was || previous.err.Error() != err.Error() {
 		r.Logger.Warn("cannot program service", "service", name.String(), "error", err)
 	}
 	r.failing[name] = failure{record, err}

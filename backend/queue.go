@@ -148,11 +148,11 @@ func (q *queue) add(u *state.Update, now time.Time) {
 	}
 	if a.left > 0 {
 		var merged []time.Time
-		q.arrivals = slices.DeleteFunc(q.arrivals, func(former *arrival) bool {
-			if former.left == 0 {
-				merged = addTriggers(merged, former.triggers)
+		q.arrivals = slices.DeleteFunc(q.arrivals, func(previous *arrival) bool {
+			if previous.left == 0 {
+				merged = addTriggers(merged, previous.triggers)
 			}
-			return former.left == 0
+			return previous.left == 0
 		})
 		a.triggers = addTriggers(merged, a.triggers)
 		q.arrivals = append(q.arrivals, a)

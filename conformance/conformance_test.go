@@ -75,7 +75,7 @@ func TestFaultsAreNoticed(t *testing.T) {
 		"no loopback guard":        {"loopback", "loopback_node_ports"},
 		"the detector stays":       {"detector_changes"},
 		"service CIDRs stay":       {"service_cidrs"},
-		"clients of former endpoints stay": {
+		"clients of previous endpoints stay": {
 			"affinity",
 		},
 	} {

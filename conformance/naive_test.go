@@ -146,7 +146,7 @@ func (n *naive) write() error {
 		}
 	}
 	for set := range n.affinity {
-		if !sets[set] && n.fault != "clients of former endpoints stay" {
+		if !sets[set] && n.fault != "clients of previous endpoints stay" {
 			fmt.Fprintf(script, "delete set %s\n", set)
 		}
 	}

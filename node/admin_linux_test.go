@@ -151,7 +151,7 @@ func TestAdmin(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Lstat(first); !os.IsNotExist(err) {
-		t.Errorf("the former socket: %v", err)
+		t.Errorf("the previous socket: %v", err)
 	}
 	nowhere := moved
 	nowhere.AdminBindAddress = config.AdminNowhere

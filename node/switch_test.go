@@ -229,7 +229,7 @@ func TestSwitchLeavesFlows(t *testing.T) {
 		mustApply(t, s, all)
 		b.onApply = func() {
 			if !a.leaves || b.leaves {
-				t.Errorf("the former dataplane leaves flows alone: %v; the other one: %v", a.leaves, b.leaves)
+				t.Errorf("the previous dataplane leaves flows alone: %v; the other one: %v", a.leaves, b.leaves)
 			}
 		}
 		if fails {
@@ -240,7 +240,7 @@ func TestSwitchLeavesFlows(t *testing.T) {
 		}
 		mustApply(t, s, all)
 		if a.leaves == fails || b.leaves {
-			t.Errorf("after a switch that fails %v, the former dataplane leaves flows alone: %v; the other one: %v", fails, a.leaves, b.leaves)
+			t.Errorf("after a switch that fails %v, the previous dataplane leaves flows alone: %v; the other one: %v", fails, a.leaves, b.leaves)
 		}
 		b.onApply = nil
 	}

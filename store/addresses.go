@@ -79,14 +79,14 @@ func (a *addresses) setAPIServers(endpoints iter.Seq[netip.AddrPort], changed fu
 
 // replace replaces holders, and calls changed with the addresses that have another one.
 func replace(holders *map[netip.Addr]brain.Holder, now map[netip.Addr]brain.Holder, changed func(netip.Addr)) {
-	former := *holders
+	previous := *holders
 	*holders = now
 	for addr, h := range now {
-		if was, ok := former[addr]; !ok || was.Is != h.Is || !slices.Equal(was.Ports, h.Ports) {
+		if was, ok := previous[addr]; !ok || was.Is != h.Is || !slices.Equal(was.Ports, h.Ports) {
 			changed(addr)
 		}
 	}
-	for addr := range former {
+	for addr := range previous {
 		if _, ok := now[addr]; !ok {
 			changed(addr)
 		}
@@ -96,8 +96,8 @@ func replace(holders *map[netip.Addr]brain.Holder, now map[netip.Addr]brain.Hold
 // setNode replaces the addresses of a node. It calls changed with each address that became, or ceased to be, an address
 // of any node.
 func (a *addresses) setNode(name string, addrs []netip.Addr, changed func(netip.Addr)) {
-	former := a.of[name]
-	if slices.Equal(former, addrs) {
+	previous := a.of[name]
+	if slices.Equal(previous, addrs) {
 		return
 	}
 	if len(addrs) == 0 {
@@ -110,7 +110,7 @@ func (a *addresses) setNode(name string, addrs []netip.Addr, changed func(netip.
 			changed(addr)
 		}
 	}
-	for _, addr := range former {
+	for _, addr := range previous {
 		if a.nodes[addr]--; a.nodes[addr] == 0 {
 			delete(a.nodes, addr)
 			changed(addr)
@@ -119,11 +119,11 @@ func (a *addresses) setNode(name string, addrs []netip.Addr, changed func(netip.
 }
 
 // setExternals replaces the externalIPs of a service.
-func (a *addresses) setExternals(svc *service, former, now []netip.Addr) {
-	if len(former)+len(now) == 0 || slices.Equal(former, now) {
+func (a *addresses) setExternals(svc *service, previous, now []netip.Addr) {
+	if len(previous)+len(now) == 0 || slices.Equal(previous, now) {
 		return
 	}
-	for _, addr := range former {
+	for _, addr := range previous {
 		delete(a.externals[addr], svc)
 		if len(a.externals[addr]) == 0 {
 			delete(a.externals, addr)

@@ -110,18 +110,18 @@ func newArbiter() arbiter {
 // replace replaces the claims of svc's previous record by the claims of its new one; either record may be nil. It
 // returns the other services that may have gained or lost a frontend. While svc has claims, its name and birth must not
 // change.
-func (a *arbiter) replace(svc *service, former, record *state.Service) (moved []*service) {
-	if sameFrontends(former, record) {
+func (a *arbiter) replace(svc *service, previous, record *state.Service) (moved []*service) {
+	if sameFrontends(previous, record) {
 		return nil
 	}
-	eachClaim(former, func(key state.FrontendKey, _ state.FrontendKind) {
+	eachClaim(previous, func(key state.FrontendKey, _ state.FrontendKind) {
 		if next := a.withdraw(key, svc); next != nil {
 			moved = append(moved, next)
 		}
 	})
 	eachClaim(record, func(key state.FrontendKey, kind state.FrontendKind) {
-		if previous := a.place(key, bid{svc, kind}); previous != nil {
-			moved = append(moved, previous)
+		if displaced := a.place(key, bid{svc, kind}); displaced != nil {
+			moved = append(moved, displaced)
 		}
 	})
 	return moved
@@ -154,7 +154,7 @@ func sameFrontends(a, b *state.Service) bool {
 }
 
 // place adds a bid. If it beats another service's, that service is returned.
-func (a *arbiter) place(key state.FrontendKey, b bid) (previous *service) {
+func (a *arbiter) place(key state.FrontendKey, b bid) (displaced *service) {
 	c := a.contested[key]
 	if c == nil {
 		sole, taken := a.sole[key]

@@ -49,14 +49,14 @@ const maxCompared = 64
 // There are three groups of nodes: nodes in no zone that counts, nodes in each zone that counts, and named nodes.
 // Source ranges need no groups. They decide only who else is a source of a load balancer's frontends. If the sources
 // are the same for the first group, they are the same for all groups.
-func compare(former, next *answer, nodes map[string]*model.Node, limit int) *scope {
-	if former == nil || next == nil {
+func compare(previous, next *answer, nodes map[string]*model.Node, limit int) *scope {
+	if previous == nil || next == nil {
 		return nil
 	}
-	next.succeed(former)
-	c := comparison{former, next, nodes, limit}
+	next.succeed(previous)
+	c := comparison{previous, next, nodes, limit}
 	s := &scope{others: c.differs("", nil)}
-	zones := union(former.facts.Zones, next.facts.Zones)
+	zones := union(previous.facts.Zones, next.facts.Zones)
 	if len(zones) > limit {
 		return nil
 	}
@@ -74,15 +74,15 @@ func compare(former, next *answer, nodes map[string]*model.Node, limit int) *sco
 
 // comparison compares two answers.
 type comparison struct {
-	former, next *answer
-	nodes        map[string]*model.Node
-	limit        int // see maxCompared
+	previous, next *answer
+	nodes          map[string]*model.Node
+	limit          int // see maxCompared
 }
 
 // differs reports whether the record of a node is another one.
 func (c *comparison) differs(name string, node *model.Node) bool {
-	from, to := c.former.view(name, node), c.next.view(name, node)
-	return !sameRecord(c.former.at(from), c.next.at(to))
+	from, to := c.previous.view(name, node), c.next.view(name, node)
+	return !sameRecord(c.previous.at(from), c.next.at(to))
 }
 
 // nameNodes adds the nodes to s whose answer differs from the answer of their zone. A named node is a node that the
@@ -93,10 +93,10 @@ func (c *comparison) differs(name string, node *model.Node) bool {
 // nodes of the changed endpoints. Only these nodes are compared: comparing all nodes would cost too much for a large
 // service.
 func (c *comparison) nameNodes(s *scope) {
-	names := union(c.former.facts.Nodes, c.next.facts.Nodes)
-	hints := c.former.facts.HintsForNodes || c.next.facts.HintsForNodes
+	names := union(c.previous.facts.Nodes, c.next.facts.Nodes)
+	hints := c.previous.facts.HintsForNodes || c.next.facts.HintsForNodes
 	if !hints && c.onlyEndpointsChanged() {
-		changed := nodesOfChanged(c.former.slices, c.next.slices)
+		changed := nodesOfChanged(c.previous.slices, c.next.slices)
 		names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !changed[name] })
 	}
 	for _, name := range names {
@@ -118,21 +118,21 @@ func (c *comparison) nameNodes(s *scope) {
 // onlyEndpointsChanged reports that the two answers are for the same service object. Frontends that were lost or won in between
 // change the record for everybody.
 func (c *comparison) onlyEndpointsChanged() bool {
-	return c.former.object == c.next.object || reflect.DeepEqual(c.former.object, c.next.object)
+	return c.previous.object == c.next.object || reflect.DeepEqual(c.previous.object, c.next.object)
 }
 
 // nodesOfChanged returns the nodes of all endpoints that differ between two lists of slices. It includes the nodes of
 // all endpoints that share an address with one of these.
-func nodesOfChanged(former, next []*model.EndpointSlice) map[string]bool {
+func nodesOfChanged(previous, next []*model.EndpointSlice) map[string]bool {
 	gone := make(map[string]*model.EndpointSlice)
-	for _, s := range former {
+	for _, s := range previous {
 		if !slices.Contains(next, s) {
 			gone[s.Name] = s
 		}
 	}
 	var changed []model.Endpoint
 	for _, s := range next {
-		if !slices.Contains(former, s) {
+		if !slices.Contains(previous, s) {
 			changed = append(changed, changedEndpoints(gone[s.Name], s)...)
 			delete(gone, s.Name)
 		}
@@ -145,7 +145,7 @@ func nodesOfChanged(former, next []*model.EndpointSlice) map[string]bool {
 		addrs[changed[i].Addr] = true
 	}
 	nodes := make(map[string]bool)
-	for _, s := range slices.Concat(former, next) {
+	for _, s := range slices.Concat(previous, next) {
 		for i := range s.Endpoints {
 			if addrs[s.Endpoints[i].Addr] {
 				nodes[s.Endpoints[i].NodeName] = true
@@ -156,18 +156,18 @@ func nodesOfChanged(former, next []*model.EndpointSlice) map[string]bool {
 }
 
 // changedEndpoints returns the endpoints that differ between two versions of a slice. The old version may be nil.
-func changedEndpoints(former, next *model.EndpointSlice) []model.Endpoint {
-	if former == nil {
+func changedEndpoints(previous, next *model.EndpointSlice) []model.Endpoint {
+	if previous == nil {
 		return next.Endpoints
 	}
-	before := make(map[netip.Addr]*model.Endpoint, len(former.Endpoints))
-	for i := range former.Endpoints {
-		before[former.Endpoints[i].Addr] = &former.Endpoints[i]
+	before := make(map[netip.Addr]*model.Endpoint, len(previous.Endpoints))
+	for i := range previous.Endpoints {
+		before[previous.Endpoints[i].Addr] = &previous.Endpoints[i]
 	}
-	if len(before) < len(former.Endpoints) || former.Family != next.Family || former.Headless != next.Headless ||
-		former.HasProxyName != next.HasProxyName || former.ProxyName != next.ProxyName ||
-		!slices.Equal(former.Ports, next.Ports) {
-		return slices.Concat(former.Endpoints, next.Endpoints)
+	if len(before) < len(previous.Endpoints) || previous.Family != next.Family || previous.Headless != next.Headless ||
+		previous.HasProxyName != next.HasProxyName || previous.ProxyName != next.ProxyName ||
+		!slices.Equal(previous.Ports, next.Ports) {
+		return slices.Concat(previous.Endpoints, next.Endpoints)
 	}
 	var changed []model.Endpoint
 	for _, e := range next.Endpoints {

@@ -56,8 +56,8 @@ func (c *Cluster) publish() {
 		return
 	}
 	var p publication
-	former, cidrs := c.objects.takeNodes()
-	for name, node := range former {
+	previous, cidrs := c.objects.takeNodes()
+	for name, node := range previous {
 		p.moved = append(p.moved, move{name: name, from: node, to: c.objects.nodes[name]})
 	}
 	if cidrs {
@@ -96,7 +96,7 @@ func (c *Cluster) recompute(svc *service) {
 // finalize brings the answer for svc up to date after all claims have been placed.
 func (c *Cluster) finalize(svc *service, p *publication) {
 	record, lost := c.award(svc)
-	former := svc.answer
+	previous := svc.answer
 	svc.answer = nil
 	if record != nil {
 		in := c.granted(svc)
@@ -105,11 +105,11 @@ func (c *Cluster) finalize(svc *service, p *publication) {
 			facts: brain.FactsOf(in.brain, in.object, in.slices), lost: lost, common: record,
 		}
 	}
-	if former == nil && svc.answer == nil {
+	if previous == nil && svc.answer == nil {
 		return
 	}
 	p.answers = append(p.answers, answered{svc.name, svc.answer})
-	if s := compare(former, svc.answer, c.objects.nodes, c.maxCompared); !s.none() {
+	if s := compare(previous, svc.answer, c.objects.nodes, c.maxCompared); !s.none() {
 		p.events = append(p.events, event{name: svc.name, trigger: svc.trigger, scope: s})
 	}
 }

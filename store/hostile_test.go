@@ -129,8 +129,8 @@ func TestManyZones(t *testing.T) {
 	if s := compare(answerWith(3, 5), answerWith(3, -1), nil, maxCompared); s == nil || s.concerns("x", "zone1") || !s.concerns("x", "zone2") {
 		t.Errorf("3 zones: %+v", s)
 	}
-	former, next := answerWith(900, 5), answerWith(900, -1)
-	if s := compare(former, next, nil, maxCompared); s != nil || len(former.variants)+len(next.variants) > 0 {
-		t.Errorf("900 zones: %+v; computed %d and %d records", s, len(former.variants), len(next.variants))
+	previous, next := answerWith(900, 5), answerWith(900, -1)
+	if s := compare(previous, next, nil, maxCompared); s != nil || len(previous.variants)+len(next.variants) > 0 {
+		t.Errorf("900 zones: %+v; computed %d and %d records", s, len(previous.variants), len(next.variants))
 	}
 }

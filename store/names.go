@@ -125,8 +125,8 @@ func (n *Names) publish() {
 	for _, svc := range n.objects.takeDirty() {
 		names := n.granted(svc)
 		n.objects.dropIfEmpty(svc)
-		former := latest.Get(svc.name)
-		if names == former || names != nil && former != nil && names.Equal(former) {
+		previous := latest.Get(svc.name)
+		if names == previous || names != nil && previous != nil && names.Equal(previous) {
 			continue
 		}
 		if names == nil {

@@ -78,14 +78,14 @@ func (o *objects) put(obj model.Object) {
 	case *model.Service:
 		o.setObject(o.service(obj.Name), obj)
 	case *model.EndpointSlice:
-		former := o.removeSlice(obj.Namespace, obj.Name)
+		previous := o.removeSlice(obj.Namespace, obj.Name)
 		if obj.Service == "" {
 			return
 		}
 		o.namespace(obj.Namespace).slices[obj.Name] = obj
 		svc := o.service(obj.ServiceName())
 		svc.slices = append(svc.slices, obj)
-		if former == nil || !former.TriggerTime.Equal(obj.TriggerTime) {
+		if previous == nil || !previous.TriggerTime.Equal(obj.TriggerTime) {
 			svc.triggered(obj.TriggerTime)
 		}
 		o.mark(svc)
@@ -160,12 +160,12 @@ func (o *objects) setNode(name string, node *model.Node) {
 		addrs = node.Addresses
 	}
 	o.addresses.setNode(name, addrs, o.markExternal)
-	former := o.nodes[name]
-	if o.nodeName != "" && name != o.nodeName || sameNode(former, node) {
+	previous := o.nodes[name]
+	if o.nodeName != "" && name != o.nodeName || sameNode(previous, node) {
 		return
 	}
 	if _, known := o.changedNodes[name]; !known {
-		o.changedNodes[name] = former
+		o.changedNodes[name] = previous
 	}
 	if node == nil {
 		delete(o.nodes, name)
@@ -271,13 +271,13 @@ func (o *objects) dropNamespaceIfEmpty(name string) {
 
 // takeNodes returns the nodes that have changed since the last call, each in its state before the change and nil if it
 // was absent. It also returns whether service CIDRs have changed.
-func (o *objects) takeNodes() (former map[string]*model.Node, cidrs bool) {
-	former, cidrs = o.changedNodes, o.changedCIDRs
-	if len(former) > 0 {
+func (o *objects) takeNodes() (previous map[string]*model.Node, cidrs bool) {
+	previous, cidrs = o.changedNodes, o.changedCIDRs
+	if len(previous) > 0 {
 		o.changedNodes = make(map[string]*model.Node)
 	}
 	o.changedCIDRs = false
-	return former, cidrs
+	return previous, cidrs
 }
 
 // allServiceCIDRs are the ranges of all ServiceCIDRs, in order.

@@ -128,11 +128,11 @@ const maxListed = 20
 
 // set replaces the problems of a service, and reports those for a reason for which it had none. here is called only if there are such.
 func (ps *problems) set(name state.ServiceName, now []Problem, here func() bool) {
-	former := ps.replace(name, now)
+	previous := ps.replace(name, now)
 	healed := false // apart from the messages for each service
-	for i := range former {
-		if former[i].ofNamespace() {
-			ps.countFull(&former[i], -1)
+	for i := range previous {
+		if previous[i].ofNamespace() {
+			ps.countFull(&previous[i], -1)
 		} else {
 			healed = len(now) == 0
 		}
@@ -143,7 +143,7 @@ func (ps *problems) set(name state.ServiceName, now []Problem, here func() bool)
 		}
 	}
 	for _, p := range now {
-		if slices.ContainsFunc(former, func(f Problem) bool { return f.Reason == p.Reason }) {
+		if slices.ContainsFunc(previous, func(f Problem) bool { return f.Reason == p.Reason }) {
 			continue // the list has the changes
 		}
 		p.Here = here()
@@ -169,11 +169,11 @@ func (ps *problems) set(name state.ServiceName, now []Problem, here func() bool)
 }
 
 // replace keeps now, and returns the value that it kept before.
-func (ps *problems) replace(name state.ServiceName, now []Problem) (former []Problem) {
+func (ps *problems) replace(name state.ServiceName, now []Problem) (previous []Problem) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	former = ps.of[name]
-	for _, p := range former {
+	previous = ps.of[name]
+	for _, p := range previous {
 		ps.counts[p.Reason]--
 	}
 	for _, p := range now {
@@ -187,7 +187,7 @@ func (ps *problems) replace(name state.ServiceName, now []Problem) (former []Pro
 			ps.of[name][i].Holder = state.ServiceName{}
 		}
 	}
-	return former
+	return previous
 }
 
 // endReport ends a report.

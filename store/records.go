@@ -23,7 +23,7 @@ type answer struct {
 
 	mu       sync.Mutex // guards all below
 	variants []variant  // the latest last
-	former   []variant  // records of the previous answer, which are reused where they are equal
+	previous []variant  // records of the previous answer, which are reused where they are equal
 }
 
 // variant is a record that differs from the common one, or may do so.
@@ -64,8 +64,8 @@ func (a *answer) at(v brain.Viewpoint) *state.Service {
 	if len(a.lost) > 0 {
 		record = without(record, a.lost)
 	}
-	if former := find(a.former, v); former != nil && record.Equal(former) {
-		record = former
+	if previous := find(a.previous, v); previous != nil && record.Equal(previous) {
+		record = previous
 	} else if record.Equal(a.common) {
 		record = a.common
 	}
@@ -93,8 +93,8 @@ func find(variants []variant, v brain.Viewpoint) *state.Service {
 
 // succeed reuses the records of a previous answer in a where they are equal, so that callers can compare pointers. It
 // is called before a is shared.
-func (a *answer) succeed(former *answer) {
-	former.mu.Lock()
-	defer former.mu.Unlock()
-	a.former = slices.Clone(former.variants)
+func (a *answer) succeed(previous *answer) {
+	previous.mu.Lock()
+	defer previous.mu.Unlock()
+	a.previous = slices.Clone(previous.variants)
 }

@@ -117,19 +117,19 @@ func TestCountsGoOn(t *testing.T) {
 	}
 
 	// Maps that are full grow. Programs that are about to be replaced still count in the old map.
-	former, err := f.counts().Clone()
+	previous, err := f.counts().Clone()
 	f.check(err)
-	defer former.Close()
+	defer previous.Close()
 	all := []*state.Service{moved, record(2, 1)}
 	for n := range 5000 {
 		all = append(all, record(10+n, 1))
 	}
 	f.apply(full(all...))
 	f.wants(On, 5002)
-	if was, is := former.MaxEntries(), f.counts().MaxEntries(); is <= was {
+	if was, is := previous.MaxEntries(), f.counts().MaxEntries(); is <= was {
 		t.Errorf("the map of counts has room for %d frontends, as many as before", is)
 	}
-	f.takes(former, countKey(1), 1)
+	f.takes(previous, countKey(1), 1)
 	f.takes(f.counts(), countKey(1), 10)
 	f.takes(f.counts(), countKey(5009), 4)
 	f.wantCounts("in larger maps", 16, 7)
@@ -139,8 +139,8 @@ func TestCountsGoOn(t *testing.T) {
 	f.apply(full(record(2, 1)))
 	f.wantCounts("when all others are gone", 0, 7)
 	f.await("their elements are gone", func() bool { f.verify(); return f.elements() == 1 })
-	if err := former.Lookup(inCounts(countKey(1)), new([]uint64)); !errors.Is(err, ebpf.ErrKeyNotExist) {
-		t.Errorf("the former map still has a frontend that is gone: %v", err)
+	if err := previous.Lookup(inCounts(countKey(1)), new([]uint64)); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Errorf("the previous map still has a frontend that is gone: %v", err)
 	}
 }
 

@@ -60,12 +60,12 @@ func (b *Backend) prepareCounters() error {
 			return err
 		}
 		b.mu.Lock()
-		former := b.counters
+		previous := b.counters
 		b.counters = counters
 		b.mu.Unlock()
 		b.services.count(counters)
-		if former != nil {
-			if err := former.Close(); err != nil {
+		if previous != nil {
+			if err := previous.Close(); err != nil {
 				return err
 			}
 		}

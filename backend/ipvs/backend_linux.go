@@ -48,8 +48,8 @@ type Backend struct {
 	// mu is held by Apply and Verify, and while endpoints go whose connections have ended.
 	mu     sync.Mutex
 	device *device
-	// former are the settings as they were before, as the device's alias has them.
-	former  former
+	// saved are the previous values of changed settings, as in the device's alias.
+	saved   settingValues
 	servers *servers
 	tables  *tables
 	// divisions are the services that were applied.

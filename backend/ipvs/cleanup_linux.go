@@ -178,5 +178,5 @@ func cleanupServers(d *device, ours map[netip.Addr]bool) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(set(sysctls, conn, parseFormer(d.link.Attrs().Alias)), sysctls.close())
+	return errors.Join(set(sysctls, conn, parseAlias(d.link.Attrs().Alias)), sysctls.close())
 }

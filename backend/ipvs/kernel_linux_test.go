@@ -453,7 +453,7 @@ func TestFlowsOfRetired(t *testing.T) {
 		t.Fatal("the base has not looked for stale flows")
 	}
 	if got := ask(); got != "10.0.0.1:53" {
-		t.Errorf("answered by %s while IPVS has the former endpoint", got)
+		t.Errorf("answered by %s while IPVS has the previous endpoint", got)
 	}
 	_, err = h.Apply(t.Context(), u)
 	h.must(err)
@@ -463,7 +463,7 @@ func TestFlowsOfRetired(t *testing.T) {
 		}
 	}
 	if got := ask(); got != "10.0.0.2:53" {
-		t.Errorf("answered by %s after the former endpoint has left IPVS", got)
+		t.Errorf("answered by %s after the previous endpoint has left IPVS", got)
 	}
 	if table := h.tracked(); len(table) != 1 || table[0].Scheduled {
 		t.Errorf("the kernel tracks %+v, want a flow that a rule has translated", table)

@@ -82,8 +82,8 @@ func (s *sysctls) set(name string, value int) error {
 	return nil
 }
 
-// former are the values that settings had before they were changed, by name: sysctls, and the timeouts of IPVS in seconds.
-type former map[string]int
+// settingValues are values of settings by name: sysctls, and the timeouts of IPVS in seconds.
+type settingValues map[string]int
 
 // The names of timeouts.
 const (
@@ -100,9 +100,9 @@ var aliases = map[string]string{
 	timeoutTCP: timeoutTCP, timeoutTCPFin: timeoutTCPFin, timeoutUDP: timeoutUDP,
 }
 
-// parseFormer parses a device's alias. It leaves out unknown words.
-func parseFormer(alias string) former {
-	f := former{}
+// parseAlias parses a device's alias. It leaves out unknown words.
+func parseAlias(alias string) settingValues {
+	f := settingValues{}
 	list, ok := strings.CutPrefix(alias, aliasPrefix)
 	if !ok {
 		return f
@@ -118,7 +118,7 @@ func parseFormer(alias string) former {
 }
 
 // String returns f as an alias.
-func (f former) String() string {
+func (f settingValues) String() string {
 	var words []string
 	for short, name := range aliases {
 		if value, ok := f[name]; ok {
@@ -130,8 +130,8 @@ func (f former) String() string {
 }
 
 // wantedSettings returns the desired values of settings. Settings that are missing keep their previous values.
-func wantedSettings(o *Options) former {
-	w := former{sysctlConntrack: 1, sysctlExpire: 1}
+func wantedSettings(o *Options) settingValues {
+	w := settingValues{sysctlConntrack: 1, sysctlExpire: 1}
 	if o.StrictARP {
 		w[sysctlIgnore], w[sysctlAnnounce] = 1, 2
 	}
@@ -144,8 +144,8 @@ func wantedSettings(o *Options) former {
 }
 
 // current returns the current values of all settings.
-func (b *Backend) current() (former, error) {
-	now := former{}
+func (b *Backend) current() (settingValues, error) {
+	now := settingValues{}
 	for name := range b.sysctls.files {
 		value, err := b.sysctls.get(name)
 		if err != nil {
@@ -166,11 +166,11 @@ func (b *Backend) tune() error {
 	if err != nil {
 		return err
 	}
-	before, wanted := parseFormer(b.device.link.Attrs().Alias), wantedSettings(&b.o)
+	before, wanted := parseAlias(b.device.link.Attrs().Alias), wantedSettings(&b.o)
 	if b.device.link.Attrs().Alias == "" {
-		before = b.former // somebody has deleted the device
+		before = b.saved // somebody has deleted the device
 	}
-	saved, target := former{}, former{}
+	saved, target := settingValues{}, settingValues{}
 	for name, value := range now {
 		want, ok := wanted[name]
 		was, changedBefore := before[name]
@@ -192,13 +192,13 @@ func (b *Backend) tune() error {
 		}
 		b.device.link.Attrs().Alias = alias
 	}
-	b.former = saved
+	b.saved = saved
 	b.device.written += len(target)
 	return set(b.sysctls, b.servers.kernel, target)
 }
 
 // set gives settings their values in f.
-func set(s *sysctls, k kernelServers, f former) error {
+func set(s *sysctls, k kernelServers, f settingValues) error {
 	var errs []error
 	var t ipvs.Timeouts
 	for name, value := range f {

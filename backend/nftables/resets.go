@@ -17,9 +17,9 @@ import (
 type resets struct {
 	*ruleset.Resets
 	batch nft.Batch
-	// The first is set until the tables of an earlier process have been read. doubtful is set after a failure, until they are read
+	// inherited is set until the tables of an earlier process have been read. doubtful is set after a failure, until they are read
 	// again.
-	former, doubtful bool
+	inherited, doubtful bool
 	// now is the clock. Tests replace it.
 	now func() time.Time
 }
@@ -69,7 +69,7 @@ func (b *Backend) clearResets(p *ruleset.Plan, want *ruleset.Desired) (s *rulese
 		if err != nil {
 			return nil, 0, err
 		}
-		change = b.resets.Compare(s, found, b.resets.former, b.resets.now())
+		change = b.resets.Compare(s, found, b.resets.inherited, b.resets.now())
 	} else {
 		change = b.resets.Clear(s, b.resets.now())
 		for _, f := range b.resets.Exists() {
@@ -82,7 +82,7 @@ func (b *Backend) clearResets(p *ruleset.Plan, want *ruleset.Desired) (s *rulese
 		return nil, 0, err
 	}
 	if compare {
-		b.resets.former, b.resets.doubtful = false, false
+		b.resets.inherited, b.resets.doubtful = false, false
 	}
 	return s, written, nil
 }
@@ -193,7 +193,7 @@ func (b *Backend) reportResets(name state.ServiceName, n uint64) {
 func (b *Backend) useResets() (written int, err error) {
 	if b.o.ResetRemoved {
 		if b.resets == nil {
-			b.resets = &resets{Resets: ruleset.NewResets(b.flags), former: true, now: time.Now}
+			b.resets = &resets{Resets: ruleset.NewResets(b.flags), inherited: true, now: time.Now}
 		}
 		return 0, nil
 	}

@@ -98,7 +98,7 @@ func (s *States) Apply(u *state.Update) {
 	}
 	var changes []Change
 	for _, record := range u.Changed {
-		if former := held.Get(record.Name); former == nil || !former.Equal(record) {
+		if previous := held.Get(record.Name); previous == nil || !previous.Equal(record) {
 			changes = append(changes, Change{Name: record.Name, Record: record})
 		}
 	}

@@ -79,7 +79,7 @@ func TestStatesFollowsItsOrigin(t *testing.T) {
 			if rng.IntN(3) == 0 {
 				continue
 			}
-			former := first.Snapshot()
+			previous := first.Snapshot()
 			if u := poll(t, o, atOrigin); u != nil {
 				first.Apply(u)
 				atOrigin = u.Revision
@@ -87,11 +87,11 @@ func TestStatesFollowsItsOrigin(t *testing.T) {
 			if err := same(first, o.Store); err != nil {
 				t.Fatalf("seed %d, step %d: %v", seed, step, err)
 			}
-			if now := first.Snapshot(); now.Revision() != former.Revision() && former.Revision() > 0 {
-				if u := poll(t, first, former.Revision()); u == nil || u.Full {
-					t.Fatalf("seed %d, step %d: from revision %d the replica has %+v, want what is different", seed, step, former.Revision(), u)
+			if now := first.Snapshot(); now.Revision() != previous.Revision() && previous.Revision() > 0 {
+				if u := poll(t, first, previous.Revision()); u == nil || u.Full {
+					t.Fatalf("seed %d, step %d: from revision %d the replica has %+v, want what is different", seed, step, previous.Revision(), u)
 				}
-				if equal(first, former) {
+				if equal(first, previous) {
 					t.Fatalf("seed %d, step %d: revision %d is equal to the one before", seed, step, now.Revision())
 				}
 			}

@@ -542,7 +542,7 @@ func TestReconfigureNetwork(t *testing.T) {
 	}
 	n.holds(pod1, "endpoint [10.1.2.1] remote mac=02-11-0a-01-02-01", "loadbalancer 10.96.0.1:80/TCP -> [10.1.2.1] port 8080")
 	if e := n.hns.Endpoint(n.hns.EndpointIDs(true)[0]); e.Network == n.hns.Endpoint(n.hns.EndpointIDs(false)[0]).Network {
-		t.Error("the remote endpoint is still on the former network")
+		t.Error("the remote endpoint is still on the previous network")
 	}
 }
 

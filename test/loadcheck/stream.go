@@ -25,7 +25,7 @@ type stream struct {
 	epoll   int
 	conns   map[int32]*conn // by file descriptor
 	flows   []*conn         // those that are kept open, also while they are not
-	former  []former        // new connections that were answered lately, if they are to stick
+	recent  []answered      // new connections that were answered lately, if they are to stick
 	port    int             // the last source port
 
 	counts             Counts
@@ -371,8 +371,8 @@ func (s *stream) judgeNew(c *conn, since, now time.Time) {
 	}
 }
 
-// This is a new connection that was answered.
-type former struct {
+// answered is a new connection that was answered.
+type answered struct {
 	server       netip.AddrPort
 	since, until time.Time
 }
@@ -380,9 +380,9 @@ type former struct {
 // judgeSticky compares a connection with the last connection that had been answered when it began. It also accepts the endpoints of
 // connections that overlapped with that one, because several concurrent connections may have been the first of the client.
 func (s *stream) judgeSticky(c *conn, since, now time.Time) {
-	var last *former
-	for i := range s.former {
-		f := &s.former[i]
+	var last *answered
+	for i := range s.recent {
+		f := &s.recent[i]
 		if f.until.Before(since) && (last == nil || f.since.After(last.since)) {
 			last = f
 		}
@@ -390,10 +390,10 @@ func (s *stream) judgeSticky(c *conn, since, now time.Time) {
 	if last != nil {
 		free := false // to go elsewhere
 		states := s.states(last.since, now)
-		for _, f := range s.former {
-			beside := !f.since.After(last.until) && !f.until.Before(last.since)
+		for _, f := range s.recent {
+			overlaps := !f.since.After(last.until) && !f.until.Before(last.since)
 			gone := slices.ContainsFunc(states, func(st State) bool { return !slices.Contains(st.Allowed, f.server) || st.Interrupted })
-			free = free || beside && (gone || f.server == c.server)
+			free = free || overlaps && (gone || f.server == c.server)
 		}
 		if !free && slices.ContainsFunc(states, func(st State) bool { return st.ForgotClients }) {
 			s.counts.Moved++
@@ -402,10 +402,10 @@ func (s *stream) judgeSticky(c *conn, since, now time.Time) {
 		}
 	}
 	const enough = 64
-	if len(s.former) == enough {
-		s.former = slices.Delete(s.former, 0, enough/2)
+	if len(s.recent) == enough {
+		s.recent = slices.Delete(s.recent, 0, enough/2)
 	}
-	s.former = append(s.former, former{c.server, since, now})
+	s.recent = append(s.recent, answered{c.server, since, now})
 }
 
 // judgeEstablished: a TCP connection stays with its server. A flow of datagrams does as long as the endpoint serves.

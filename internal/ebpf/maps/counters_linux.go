@@ -31,8 +31,8 @@ type counter struct {
 	records int
 	// there is set if it has an element.
 	there bool
-	// The count of the element when it was taken over from a record that is gone.
-	former uint64
+	// inherited is the count of the element when it was taken over from a record that is gone.
+	inherited uint64
 	// drops counts the times at which the last record of it was dropped.
 	drops int
 }
@@ -78,7 +78,7 @@ func (c *Counters) Hold(s *state.Service) {
 		}
 		if e.records++; e.records == 1 && e.there {
 			if n, err := c.total(key); err == nil {
-				e.former = n
+				e.inherited = n
 			}
 		}
 	}
@@ -249,7 +249,7 @@ func (c *Counters) countOf(key state.FrontendKey) (uint64, error) {
 		return 0, nil
 	}
 	n, err := c.total(key)
-	return n - min(n, e.former), err // somebody else may have removed the element
+	return n - min(n, e.inherited), err // somebody else may have removed the element
 }
 
 // total returns what the elements of a frontend have.

@@ -191,9 +191,9 @@ func (p *Plan) confirm(ks *kernelState, e *expected) {
 }
 
 // keepNumbers prevents that numbers of services, as the mirror shows them, are given to others.
-func (p *Plan) keepNumbers(services []*state.Service, former *Mirror) {
+func (p *Plan) keepNumbers(services []*state.Service, previous *Mirror) {
 	for _, s := range services {
-		for _, n := range former.services[s.Name].numbers {
+		for _, n := range previous.services[s.Name].numbers {
 			p.m.numbers[n] = struct{}{}
 		}
 	}

@@ -6,22 +6,22 @@ func everything(want Desired) int { return len(want.Services) + 1 }
 // expectation yields the elements that the kernel most likely holds: the elements of the state, in slots that are filled without gaps.
 // Other elements take longer to read.
 type expectation struct {
-	former *Mirror
-	want   Desired
-	p      *Plan
-	at     int // of everything(want)
+	previous *Mirror
+	want     Desired
+	p        *Plan
+	at       int // of everything(want)
 }
 
 // expect returns the expected contents of the kernel before the comparison.
-func expect(s *Settings, former *Mirror, ks *kernelState, want Desired) expectation {
-	p := newPlan(s, former, NewMirror())
+func expect(s *Settings, previous *Mirror, ks *kernelState, want Desired) expectation {
+	p := newPlan(s, previous, NewMirror())
 	for i := range ks.tables {
 		if sk := ks.tables[i].skeleton; sk != nil {
 			p.shape.merge(shapeOf(ks.tables[i].family, sk.Sets()))
 		}
 	}
-	p.keepNumbers(want.Services, former)
-	return expectation{former: former, want: want, p: p}
+	p.keepNumbers(want.Services, previous)
+	return expectation{previous: previous, want: want, p: p}
 }
 
 func (x *expectation) more() bool { return x.at < everything(x.want) }
@@ -36,13 +36,13 @@ func (x *expectation) next() (expected, *renderer) {
 		return expected{isOther: true}, r
 	}
 	s := x.want.Services[at]
-	former := x.former.services[s.Name]
+	previous := x.previous.services[s.Name]
 	next := expected{
-		applied: applied{record: s, places: placeService(former, s), numbers: x.p.number(s.Name, former.numbers, s), above: x.p.settings.above(s)},
+		applied: applied{record: s, places: placeService(previous, s), numbers: x.p.number(s.Name, previous.numbers, s), above: x.p.settings.above(s)},
 		// Preserved elements may be anywhere in a set.
 		isOther: !x.want.Preserved.none(),
 	}
-	if former.record == nil && next.fillHoles() {
+	if previous.record == nil && next.fillHoles() {
 		next.isOther = true
 	}
 	r.whole(&next.applied)

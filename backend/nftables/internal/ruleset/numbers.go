@@ -125,10 +125,10 @@ func candidates(key []byte) iter.Seq[uint32] {
 
 // number gives the owners in a service their numbers. An owner that had a number keeps it, and all other numbers are free again. s is
 // nil if the service goes.
-func (p *Plan) number(name state.ServiceName, former map[owner]uint32, s *state.Service) map[owner]uint32 {
+func (p *Plan) number(name state.ServiceName, previous map[owner]uint32, s *state.Service) map[owner]uint32 {
 	var numbers map[owner]uint32
 	for o := range owners(s) {
-		n, ok := former[o]
+		n, ok := previous[o]
 		if !ok {
 			n = p.draw(name, o)
 		}
@@ -137,7 +137,7 @@ func (p *Plan) number(name state.ServiceName, former map[owner]uint32, s *state.
 		}
 		numbers[o] = n
 	}
-	for o, n := range former {
+	for o, n := range previous {
 		if _, ok := numbers[o]; !ok {
 			p.numbers[n] = false
 		}

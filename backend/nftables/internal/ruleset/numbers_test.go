@@ -78,11 +78,11 @@ func firstNumbers(s *state.Service) map[owner]uint32 {
 // TestNumbersInAComparison: when all is compared with the kernel, services keep their numbers, whichever comes first.
 func TestNumbersInAComparison(t *testing.T) {
 	a, b := restrictedService("a", recordtest.Prefixes("10.0.0.0/8")), restrictedService("b", recordtest.Prefixes("11.0.0.0/8"))
-	former := NewMirror()
-	planned(former, delta(b))
-	theirs := former.services[b.Name].numbers
+	previous := NewMirror()
+	planned(previous, delta(b))
+	theirs := previous.services[b.Name].numbers
 	maps.Copy(theirs, firstNumbers(a)) // as after a collision
-	p := compared(t, former, &kernelState{}, Desired{Services: []*state.Service{a, b}, Node: testNode})
+	p := compared(t, previous, &kernelState{}, Desired{Services: []*state.Service{a, b}, Node: testNode})
 	p.Commit()
 	if now := p.m.services[b.Name].numbers; !maps.Equal(now, theirs) {
 		t.Errorf("b has the numbers %v, had %v", now, theirs)
@@ -97,9 +97,9 @@ func TestNumbersInAComparison(t *testing.T) {
 	}
 }
 
-func compared(t *testing.T, former *Mirror, ks *kernelState, want Desired) *Plan {
+func compared(t *testing.T, previous *Mirror, ks *kernelState, want Desired) *Plan {
 	t.Helper()
-	p, err := former.difference(testSettings(), ks, want)
+	p, err := previous.difference(testSettings(), ks, want)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,11 +94,11 @@ func sameSlots(old, endpoints []state.Endpoint) bool {
 }
 
 // placeService lays out the routes of a record, close to the layout of the previous record.
-func placeService(former applied, s *state.Service) []placement {
+func placeService(previous applied, s *state.Service) []placement {
 	places := make([]placement, len(s.Ports))
 	for i := range s.Ports {
 		p := &s.Ports[i]
-		old := former.place(p, i)
+		old := previous.place(p, i)
 		for j, r := range routes(p) {
 			if r != nil {
 				places[i][j] = placeRoute(old[j], r)

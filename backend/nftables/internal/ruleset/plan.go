@@ -15,8 +15,8 @@ import (
 // commit invalidates the plans that were made before it.
 type Plan struct {
 	settings *Settings
-	// former is the mirror that the plan begins with, and m the one that it becomes part of: another one if all is compared.
-	former, m *Mirror
+	// previous is the mirror that the plan begins with, and m the one that it becomes part of: another one if all is compared.
+	previous, m *Mirror
 
 	services  map[state.ServiceName]applied // new values; a nil record is a removal
 	refs      map[sharedKey]int32           // changes of the counts
@@ -118,9 +118,9 @@ func (s *setPlan) all(l *elements) iter.Seq[element] {
 	}
 }
 
-func newPlan(s *Settings, former, m *Mirror) *Plan {
+func newPlan(s *Settings, previous, m *Mirror) *Plan {
 	p := &Plan{
-		settings: s, former: former, m: m, services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, numbers: map[uint32]bool{},
+		settings: s, previous: previous, m: m, services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, numbers: map[uint32]bool{},
 		nodePorts: m.nodePorts, node: m.node, shape: m.shape.clone(), sets: map[tableSet]*setPlan{}, index: map[elementKey]int{},
 	}
 	p.shape.counted = s.Counters
@@ -176,12 +176,12 @@ func (p *Plan) update(u *state.Update) {
 
 // replace plans that a service is programmed as in s, or not at all if s is nil.
 func (p *Plan) replace(name state.ServiceName, s *state.Service) {
-	former := p.m.services[name]
-	next := applied{record: s, numbers: p.number(name, former.numbers, s)}
+	previous := p.m.services[name]
+	next := applied{record: s, numbers: p.number(name, previous.numbers, s)}
 	if s != nil {
-		next.places, next.above = former.follow(s), p.settings.above(s)
+		next.places, next.above = previous.follow(s), p.settings.above(s)
 	}
-	p.renderChange(&former, &next)
+	p.renderChange(&previous, &next)
 	p.services[name] = next
 	p.diff()
 	p.diffLists()
@@ -237,21 +237,21 @@ func (p *Plan) diffLists() {
 	if len(p.old.lists)+len(p.new.lists) == 0 {
 		return
 	}
-	former := map[uint32]*allowedList{}
+	previous := map[uint32]*allowedList{}
 	for i := range p.old.lists {
-		former[p.old.lists[i].number] = &p.old.lists[i]
+		previous[p.old.lists[i].number] = &p.old.lists[i]
 	}
 	for i := range p.new.lists {
 		l := &p.new.lists[i]
-		if was := former[l.number]; was != nil {
-			delete(former, l.number)
+		if was := previous[l.number]; was != nil {
+			delete(previous, l.number)
 			p.diffList(l, was.sources, l.sources)
 			continue
 		}
 		p.diffList(l, nil, l.sources)
 	}
 	for i := range p.old.lists { // in order, so that the same change makes the same batch
-		if l := &p.old.lists[i]; former[l.number] == l {
+		if l := &p.old.lists[i]; previous[l.number] == l {
 			p.diffList(l, l.sources, nil)
 		}
 	}
@@ -567,7 +567,7 @@ func (s *setPlan) write(b *nft.Batch, elements *elements, put func(nft.Table, st
 // that the mirror did not know are left out.
 func (p *Plan) Changed() iter.Seq2[*state.Service, *state.Service] {
 	return func(yield func(was, is *state.Service) bool) {
-		if p.former == p.m {
+		if p.previous == p.m {
 			for name, a := range p.services {
 				if !yield(p.m.services[name].record, a.record) {
 					return
@@ -575,7 +575,7 @@ func (p *Plan) Changed() iter.Seq2[*state.Service, *state.Service] {
 			}
 			return
 		}
-		for name, a := range p.former.services {
+		for name, a := range p.previous.services {
 			is := p.services[name].record
 			if p.m.Preserved.Lost[name] != nil {
 				is = p.m.Preserved.Services[name]

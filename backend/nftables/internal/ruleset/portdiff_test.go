@@ -13,14 +13,14 @@ import (
 )
 
 // anyRecord returns a record of a few ports, near to the one that a service had: most of it is the same memory.
-func anyRecord(rng *rand.Rand, former *state.Service, name string, number int) *state.Service {
+func anyRecord(rng *rand.Rand, previous *state.Service, name string, number int) *state.Service {
 	s := &state.Service{Name: state.ServiceName{Namespace: "default", Name: name}}
 	for i := range 3 {
 		portName := fmt.Sprintf("p%d", i)
 		var was *state.Port
-		if former != nil {
-			if at := slices.IndexFunc(former.Ports, func(p state.Port) bool { return p.Name == portName }); at >= 0 {
-				was = &former.Ports[at]
+		if previous != nil {
+			if at := slices.IndexFunc(previous.Ports, func(p state.Port) bool { return p.Name == portName }); at >= 0 {
+				was = &previous.Ports[at]
 			}
 		}
 		switch {

@@ -257,19 +257,19 @@ func HasSets(f state.Family, sk *nft.Skeleton) bool {
 	return !slices.ContainsFunc(resetSets(f), func(s nft.Set) bool { return !sk.HasSet(resetTable(f), &s) })
 }
 
-// Compare plans the difference between the kernel's content and the endpoints to reset, given the endpoints that are to serve. It keeps all
-// elements of an earlier process, except the endpoints that are to serve.
-func (r *Resets) Compare(s *Serving, found []Found, former bool, now time.Time) *ResetPlan {
+// Compare plans the difference between the kernel's content and the endpoints to reset, given the endpoints that are to
+// serve. If inherited is set, it keeps all elements of an earlier process, except the endpoints that are to serve.
+func (r *Resets) Compare(s *Serving, found []Found, inherited bool, now time.Time) *ResetPlan {
 	p := r.plan(now)
 	for i := range found {
-		r.compareTable(p, s, &found[i], former)
+		r.compareTable(p, s, &found[i], inherited)
 	}
 	p.del = append(p.del, s.back()...)
 	slices.SortFunc(p.add, func(a, b goneElement) int { return a.compare(b.endpointKey) })
 	return p
 }
 
-func (r *Resets) compareTable(p *ResetPlan, s *Serving, in *Found, former bool) {
+func (r *Resets) compareTable(p *ResetPlan, s *Serving, in *Found, inherited bool) {
 	i, of := index(in.Family), r.of(in.Family)
 	p.found[i] = in.Skeleton != nil
 	there := map[endpointKey]bool{}
@@ -278,7 +278,7 @@ func (r *Resets) compareTable(p *ResetPlan, s *Serving, in *Found, former bool) 
 		if !ok || e.Expires == 0 {
 			continue
 		}
-		if former && s.count(k) == 0 && of.gone < MaxGone {
+		if inherited && s.count(k) == 0 && of.gone < MaxGone {
 			r.gone[k] = goneEndpoint{parseName(e.Comment), p.now.Add(time.Duration(e.Expires) * time.Millisecond), e.Packets}
 			of.gone++
 		}

@@ -17,7 +17,7 @@ type Route struct {
 	Source netip.Addr
 	// Sticky: a client always gets the same one.
 	Sticky bool
-	// Broken are faults on the way, because of which the connection may get lost. It is empty if there are none.
+	// Broken are faults on the way that may lose the connection. It is empty if there are none.
 	Broken []string
 }
 

@@ -22,7 +22,7 @@ type Table struct {
 	lost        map[state.ServiceName]Lost
 	lostChanged bool
 	wants       map[state.FrontendKey][]claim // the first one counts
-	former      map[state.FrontendKey]state.ServiceName
+	previous    map[state.FrontendKey]state.ServiceName
 	uses        map[netip.Addr]use
 	noModify    bool
 
@@ -49,7 +49,7 @@ type use struct{ local, remote int }
 func NewTable() *Table {
 	return &Table{
 		records: map[state.ServiceName]*state.Service{}, keys: map[state.ServiceName][]state.FrontendKey{}, lost: map[state.ServiceName]Lost{},
-		wants: map[state.FrontendKey][]claim{}, former: map[state.FrontendKey]state.ServiceName{}, uses: map[netip.Addr]use{},
+		wants: map[state.FrontendKey][]claim{}, previous: map[state.FrontendKey]state.ServiceName{}, uses: map[netip.Addr]use{},
 		dirty: map[state.FrontendKey]bool{}, idle: map[netip.Addr]bool{}, parked: map[state.FrontendKey]bool{}, held: newMirror(),
 	}
 }
@@ -151,10 +151,10 @@ func (t *Table) claim(key state.FrontendKey, name state.ServiceName, p *Policy) 
 	}
 	if len(claims) > 0 {
 		t.wants[key] = claims
-		delete(t.former, key)
+		delete(t.previous, key)
 	} else {
 		delete(t.wants, key)
-		t.former[key] = name
+		t.previous[key] = name
 	}
 	after := t.want(key)
 	if before != nil && after != nil && before.policy.equal(&after.policy) {
@@ -378,7 +378,7 @@ func (t *Table) Point() []Step {
 func (t *Table) Retire() []Step {
 	var steps []Step
 	for _, key := range t.dirtyKeys() {
-		step := Step{Service: t.former[key]}
+		step := Step{Service: t.previous[key]}
 		if c := t.want(key); c != nil {
 			lb, missing := t.resolve(&c.policy)
 			if len(lb.Endpoints) > 0 || len(missing.remote) > 0 {
@@ -387,7 +387,7 @@ func (t *Table) Retire() []Step {
 			step = Step{Service: c.service, Kind: c.policy.Kind}
 		} else if _, ok := t.held.lbs[key]; !ok {
 			delete(t.dirty, key)
-			delete(t.former, key)
+			delete(t.previous, key)
 			continue
 		}
 		if lb, ok := t.held.lbs[key]; ok {
@@ -515,7 +515,7 @@ func (t *Table) Park() map[state.ServiceName]error {
 		t.parked[key] = true
 		c := t.want(key)
 		if c == nil {
-			if name, ok := t.former[key]; ok {
+			if name, ok := t.previous[key]; ok {
 				unmet[name] = fmt.Errorf("the load balancer of %v is still there", key)
 			}
 			continue
