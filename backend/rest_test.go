@@ -28,8 +28,8 @@ func queueOf(node *state.Node) queue {
 	return q
 }
 
-// TestRests: a service whose change took long rests, for a bounded time, and does not count as waiting then.
-func TestRests(t *testing.T) {
+// TestSlowServiceRests: a service whose change took long rests, for a bounded time, and does not count as waiting then.
+func TestSlowServiceRests(t *testing.T) {
 	node, now := &state.Node{Name: "n1"}, time.Unix(0, 0)
 	q := queueOf(node)
 	for version, c := range []struct{ took, rest time.Duration }{{time.Millisecond, 8 * time.Millisecond}, {time.Minute, maxRest}} {

@@ -79,7 +79,7 @@ func TestReasons(t *testing.T) {
 	}{
 		{name: "ready", endpoints: []string{"10.1.0.1", "10.1.0.2 here"}, want: ". .", local: "OtherNode .", hints: "NoHints NoHints"},
 		{name: "not ready", endpoints: []string{"10.1.0.1 notready", "10.1.0.2 here"}, want: "NotReady .", local: "NotReady+OtherNode .", hints: "NoHints NoHints"},
-		{name: "terminating beside ready ones", endpoints: []string{"10.1.0.1 here dying", "10.1.0.2 here", "10.1.0.3 dead here"},
+		{name: "terminating and ready ones", endpoints: []string{"10.1.0.1 here dying", "10.1.0.2 here", "10.1.0.3 dead here"},
 			want: "Terminating . NotServing", local: "Terminating . NotServing", hints: "NoHints NoHints"},
 		{name: "only terminating", endpoints: []string{"10.1.0.1 dying", "10.1.0.2 here notready", "10.1.0.3 dead"},
 			want: ". NotReady NotServing", local: "OtherNode NotReady NotServing+OtherNode", hints: "NoHints NoHints"},

@@ -496,7 +496,7 @@ func TestTheEndOfTheContextEndsTheLoop(t *testing.T) {
 	})
 }
 
-func TestTwoLoopsAtOnceAreAMistake(t *testing.T) {
+func TestSecondLoopIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var net wire
 		w := watcher(t, net.options())

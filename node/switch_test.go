@@ -155,9 +155,9 @@ func TestSwitchRemovalFails(t *testing.T) {
 	}
 }
 
-// TestFormerModeIsRemovedByItsConfig: the previous mode is removed from where its own configuration had it, and not from where the new
+// TestPreviousModeIsRemovedByItsConfig: the previous mode is removed from where its own configuration had it, and not from where the new
 // one would.
-func TestFormerModeIsRemovedByItsConfig(t *testing.T) {
+func TestPreviousModeIsRemovedByItsConfig(t *testing.T) {
 	a, b := &fakeDataplane{mode: "a"}, &fakeDataplane{mode: "b"}
 	s, all := newFakeSwitchable(t, a.of()), services(true, []string{"web"})
 	mustApply(t, s, all)

@@ -190,8 +190,8 @@ func waitForClients(t testing.TB, w *world, n int) {
 	}
 }
 
-// TestGarbage is answered by closing the connection, sooner or later.
-func TestGarbage(t *testing.T) {
+// TestInvalidBytesCloseConnection: a server closes a connection over which invalid bytes come, sooner or later.
+func TestInvalidBytesCloseConnection(t *testing.T) {
 	w := newWorld(t, nil)
 	w.sink.Complete()
 	socket := filepath.Join(t.TempDir(), "s")

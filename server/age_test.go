@@ -127,8 +127,8 @@ func TestOtherClientsAge(t *testing.T) {
 	})
 }
 
-// TestNoAge: plain connections last, and so do connections of a server without an age limit.
-func TestNoAge(t *testing.T) {
+// TestConnectionsWithoutAgeLimit: plain connections last, and so do connections of a server without an age limit.
+func TestConnectionsWithoutAgeLimit(t *testing.T) {
 	bubble(t, func(o *server.Options) { o.MaxAge = -1 }, func(t *testing.T, w *world) {
 		w.sink.Complete()
 		g := openGate(t, w)

@@ -137,9 +137,9 @@ var rudeness = map[string]func(c *rawClient, round uint32) error{
 	},
 }
 
-// TestRudeness: anything that a client repeats without end takes little memory, and a well-behaved client gets its
+// TestEndlessRequestsTakeLittleMemory: anything that a client repeats without end takes little memory, and a well-behaved client gets its
 // updates during that time.
-func TestRudeness(t *testing.T) {
+func TestEndlessRequestsTakeLittleMemory(t *testing.T) {
 	w := newWorld(t, nil)
 	w.sink.Update(services(50, 5), nil)
 	w.sink.Complete()

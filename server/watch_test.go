@@ -316,8 +316,8 @@ func TestStatus(t *testing.T) {
 	})
 }
 
-// TestSent: each update that a watching client is sent is reported, and nothing that others are handed.
-func TestSent(t *testing.T) {
+// TestSentUpdatesAreReported: each update that a watching client is sent is reported, and nothing that others are handed.
+func TestSentUpdatesAreReported(t *testing.T) {
 	var mu sync.Mutex
 	var sent []string
 	var bytes atomic.Uint64

@@ -102,8 +102,8 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestNextFromAnotherLife is about a consumer that knows revisions of a store that is gone.
-func TestNextFromAnotherLife(t *testing.T) {
+// TestNextWithRevisionOfAnotherStore is about a consumer that knows revisions of a store that is gone.
+func TestNextWithRevisionOfAnotherStore(t *testing.T) {
 	s, sink := newStore(t)
 	set(t, sink, "service default/a 10.96.0.1:80")
 	sink.Complete()

@@ -499,8 +499,8 @@ func TestReconfigure(t *testing.T) {
 	f.wants(On, 2)
 }
 
-// TestOff: the base does everything where hooks cannot be attached, and the reason has the remedy.
-func TestOff(t *testing.T) {
+// TestBaseServesWithoutHooks: the base does everything where hooks cannot be attached, and the reason has the remedy.
+func TestBaseServesWithoutHooks(t *testing.T) {
 	for name, c := range map[string]struct {
 		set  func(*Options)
 		want string

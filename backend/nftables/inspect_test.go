@@ -97,9 +97,9 @@ func (f *fakeFinder) Close() error {
 	return nil
 }
 
-// TestInspectBesideClose: questions that come while another mode takes the dataplane's place, and afterwards, use no socket that is closed: its
-// number may be another socket's by then.
-func TestInspectBesideClose(t *testing.T) {
+// TestInspectDuringClose: while another mode replaces the dataplane, and afterwards, questions use no closed socket.
+// Its number may be another socket's by then.
+func TestInspectDuringClose(t *testing.T) {
 	b, f := newSharedBackend(t, newNS(t), Options{}), &fakeFinder{T: t}
 	b.inspector.finder = f
 	key := state.FrontendKey{Family: state.IPv4, Protocol: state.TCP, Addr: netip.MustParseAddr("10.96.0.1"), Port: 80}

@@ -105,8 +105,8 @@ func TestNextProcessOwns(t *testing.T) {
 	}
 }
 
-// TestSomebodyElseOwnsTheTable is about a process without a lock, such as an administrator's experiment.
-func TestSomebodyElseOwnsTheTable(t *testing.T) {
+// TestForeignProcessOwnsTheTable is about a process without a lock, such as an administrator's experiment.
+func TestForeignProcessOwnsTheTable(t *testing.T) {
 	ns := newNS(t)
 	conn := dial(t, ns)
 	commitRaw(t, conn, func(b *nft.Batch) { b.CreateTable(table(families[1]), nft.Owned, "an experiment") })

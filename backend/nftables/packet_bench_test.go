@@ -49,7 +49,7 @@ func BenchmarkFirstPacket(b *testing.B) {
 	}{
 		{"no service", nil, false},
 		{"plain", []*state.Service{service(0)}, false},
-		{"plain beside sticky", []*state.Service{service(0), sticky}, false},
+		{"plain and sticky", []*state.Service{service(0), sticky}, false},
 		{"restricted by 3 lengths", []*state.Service{service(0, three...)}, false},
 		{"sticky, new clients", []*state.Service{service(time.Hour)}, true},
 		{"sticky, known client", []*state.Service{service(time.Hour)}, false},

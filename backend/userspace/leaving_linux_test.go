@@ -8,9 +8,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// TestEndpointLeavesMeanwhile: a flow, or with ResetRemoved a connection, whose endpoint leaves between the choice and its entry in the books does not
+// TestEndpointLeavesAfterChoice: a flow, or with ResetRemoved a connection, whose endpoint leaves between the choice and its entry in the books does not
 // go on with it: the look at what is carried has not seen it.
-func TestEndpointLeavesMeanwhile(t *testing.T) {
+func TestEndpointLeavesAfterChoice(t *testing.T) {
 	for _, protocol := range []state.Protocol{state.UDP, state.TCP} {
 		k := plan.Kind{Family: state.IPv4, Protocol: protocol}
 		frontend := netip.MustParseAddrPort("10.96.0.1:53")

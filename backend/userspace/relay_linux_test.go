@@ -223,7 +223,7 @@ func TestEjection(t *testing.T) {
 }
 
 // What one end says is all that the other hears: data after the other direction has ended, an end, or a reset.
-func TestEndsAreKept(t *testing.T) {
+func TestRelayPreservesEnds(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, userspace.Options{})
 	began, resets := make(chan bool, 1), make(chan error, 1)

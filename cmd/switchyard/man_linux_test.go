@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestManual: each command has a man page that a formatter takes without a complaint, and its flags are in it.
-func TestManual(t *testing.T) {
+// TestManPages: each command has a man page that a formatter takes without a complaint, and its flags are in it.
+func TestManPages(t *testing.T) {
 	dir := t.TempDir()
 	if out, err := exec.Command("switchyard", "manual", dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

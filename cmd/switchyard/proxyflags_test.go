@@ -276,7 +276,7 @@ func TestProxyFlagsOfPorts(t *testing.T) {
 	}
 }
 
-func TestProxyFlagsBesideAFile(t *testing.T) {
+func TestProxyFlagsWithConfigFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	write := func(text string) {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {

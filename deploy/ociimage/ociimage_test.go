@@ -246,7 +246,7 @@ func checkFiles(t *testing.T, layer []byte, arch string, build Build) {
 	}
 }
 
-func TestSameAgain(t *testing.T) {
+func TestBuildIsReproducible(t *testing.T) {
 	exes := small(t)
 	first, digest1 := write(t, options, exes["amd64"], exes["arm64"])
 	o := options

@@ -146,8 +146,8 @@ func TestApartPrivileges(t *testing.T) {
 	}
 }
 
-// TestApartFits checks that flags, ports, probes, volumes and files name each other.
-func TestApartFits(t *testing.T) {
+// TestApartReferencesMatch checks that flags, ports, probes, volumes and files name each other.
+func TestApartReferencesMatch(t *testing.T) {
 	for title, all := range apart(t) {
 		t.Run(title, func(t *testing.T) {
 			pod := podOf(t, all)

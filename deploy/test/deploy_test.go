@@ -66,8 +66,8 @@ var otherSettings = values{
 	"serviceMonitor": values{"enabled": true, "labels": values{"release": "prometheus"}},
 }
 
-// TestSame compares what the chart and the base make, but for Helm's own labels.
-func TestSame(t *testing.T) {
+// TestChartAndBaseAreEqual compares what the chart and the base make, but for Helm's own labels.
+func TestChartAndBaseAreEqual(t *testing.T) {
 	for title, c := range map[string]struct{ helm, kustomize objects }{
 		"base":       {rendered(t, nil), kustomize(t, "base")},
 		"restricted": {rendered(t, restricted), kustomize(t, restrictedDir)},

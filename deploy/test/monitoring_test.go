@@ -35,8 +35,8 @@ var podMonitored = values{
 	"podMonitor": values{"enabled": true, "labels": values{"release": "prometheus"}},
 }
 
-// TestMonitoringSame compares the objects for Prometheus and Grafana.
-func TestMonitoringSame(t *testing.T) {
+// TestMonitoringObjectsAreEqual compares the objects for Prometheus and Grafana.
+func TestMonitoringObjectsAreEqual(t *testing.T) {
 	h, k := rendered(t, monitored), kustomize(t, "example")
 	for name, field := range map[string]string{
 		"Service switchyard": "spec", "ServiceMonitor switchyard": "spec", "PrometheusRule switchyard": "spec", "ConfigMap switchyard-boards": "data",

@@ -344,8 +344,8 @@ func TestFollowsChanges(t *testing.T) {
 	}
 }
 
-// TestKnowsNothing asks before there is a state: that is no reason to say that a name does not exist.
-func TestKnowsNothing(t *testing.T) {
+// TestAnswersBeforeFirstState asks before there is a state: that is no reason to say that a name does not exist.
+func TestAnswersBeforeFirstState(t *testing.T) {
 	address := start(t, "unix://"+filepath.Join(os.TempDir(), "there-is-no-such.sock"))
 	if got := text(ask(t, "udp", address, question("web.shop.svc.cluster.local.", dnsmessage.TypeA))); got != "ServerFailure" {
 		t.Errorf("got %s", got)

@@ -254,7 +254,7 @@ func TestResume(t *testing.T) {
 	})
 }
 
-func TestNonsense(t *testing.T) {
+func TestInvalidRequestEndsStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRelay(t)
 		r.sink.Complete()

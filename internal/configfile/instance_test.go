@@ -103,8 +103,8 @@ func TestSoftConflict(t *testing.T) {
 	}
 }
 
-// TestOthers reads files that hold more than the configuration.
-func TestOthers(t *testing.T) {
+// TestFilesWithOtherDocuments reads files that hold more than the configuration.
+func TestFilesWithOtherDocuments(t *testing.T) {
 	const kubeadm = "apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nnetworking: {podSubnet: 10.0.0.0/8}\n---\n"
 	configMap := func(style, text string) string {
 		return "apiVersion: v1\ndata:\n  config.conf: " + style + text + "\n  kubeconfig.conf: |\n    {\nkind: ConfigMap\n"

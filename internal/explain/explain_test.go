@@ -11,8 +11,8 @@ import (
 	"github.com/switchyard-net/switchyard/store"
 )
 
-// TestWayBack: whose address a server sees, and where its answers go, by the client and by where the endpoints are.
-func TestWayBack(t *testing.T) {
+// TestSourceAddressAndReplyPath: whose address a server sees, and where its answers go, by the client and by where the endpoints are.
+func TestSourceAddressAndReplyPath(t *testing.T) {
 	const (
 		pod, other, outside = "10.244.1.10", "10.244.2.10", "198.51.100.7" // on this node, on another one, none of the cluster
 		here, there, host   = "10.244.1.20", "10.244.2.20", "172.16.0.1"   // endpoints

@@ -144,9 +144,9 @@ func TestHardFail(t *testing.T) {
 	}
 }
 
-// TestMove changes the address of a server under constant requests. The old address is closed only once the new one
+// TestAddressMoves changes the address of a server under constant requests. The old address is closed only once the new one
 // answers, and stays while another program has the new one.
-func TestMove(t *testing.T) {
+func TestAddressMoves(t *testing.T) {
 	free := func() string {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {

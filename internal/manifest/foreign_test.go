@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestForeign: a file from which a tool generates manifests is one fault, with the command of the tool. Valid objects
+// TestGeneratedManifestSources: a file from which a tool generates manifests is one fault, with the command of the tool. Valid objects
 // in such a file still count.
-func TestForeign(t *testing.T) {
+func TestGeneratedManifestSources(t *testing.T) {
 	const template = `apiVersion: v1
 kind: Service
 metadata:

@@ -116,8 +116,8 @@ func change(v reflect.Value, n *int, path string) string {
 	panic("a field of kind " + v.Kind().String() + " at " + path)
 }
 
-// TestWhatDoesNotCount has objects that are written in different ways and are the same.
-func TestWhatDoesNotCount(t *testing.T) {
+// TestInsignificantDifferences has objects that are written in different ways and are the same.
+func TestInsignificantDifferences(t *testing.T) {
 	a := &model.EndpointSlice{Namespace: "ns", Name: "a-1", TriggerTime: at}
 	b := &model.EndpointSlice{
 		Namespace: "ns", Name: "a-1", TriggerTime: at.In(time.FixedZone("", 3600)),

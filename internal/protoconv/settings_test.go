@@ -8,7 +8,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-func TestDetectorsComeBack(t *testing.T) {
+func TestDetectorsRoundTrip(t *testing.T) {
 	for _, d := range []state.LocalDetector{
 		{}, {ClusterCIDRs: prefixes("fd00::/16")}, {NodeCIDR: true}, {BridgeInterface: "cni0"}, {InterfacePrefix: "veth"},
 	} {

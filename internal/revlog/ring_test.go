@@ -78,8 +78,8 @@ func TestRingIsReadWhileItGrows(t *testing.T) {
 	}
 }
 
-// TestManyWhoAreFarBehind: readers that are far behind share the memory of the updates that they have missed.
-func TestManyWhoAreFarBehind(t *testing.T) {
+// TestSlowReadersShareMemory: readers that are far behind share the memory of the updates that they have missed.
+func TestSlowReadersShareMemory(t *testing.T) {
 	r := Ring[item]{Max: Limit}
 	for i := range Limit {
 		r.Add(state.Revision(i+1), item{state.Revision(i + 1), i})

@@ -406,7 +406,7 @@ func TestModifyMissing(t *testing.T) {
 }
 
 // What HNS cannot do is not served, or served otherwise, and reported by name.
-func TestLost(t *testing.T) {
+func TestUnsupportedFeaturesAreReported(t *testing.T) {
 	restricted := func(p *state.Port) {
 		p.Frontends = append(p.Frontends, state.Frontend{
 			Kind: state.LoadBalancer, Addr: netip.MustParseAddr("203.0.113.1"), Port: 80, Restricted: true, Sources: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")},
@@ -573,7 +573,7 @@ func TestLeftoversAreTriedAgain(t *testing.T) {
 }
 
 // HNS may report a load balancer in other words than those it was given. That is no reason to write it again.
-func TestReportsInOtherWords(t *testing.T) {
+func TestEqualReportIsNotRewritten(t *testing.T) {
 	n := newNode(t, nil)
 	n.hns.Rewrites = true
 	n.pods("10.1.1.1")

@@ -289,9 +289,9 @@ func (w *world) check(t *testing.T, seed uint64, round int, want []Flow) {
 	clear(w.vanished)
 }
 
-// TestCommitsMeanwhile commits between all steps of a look, and while flows are deleted by filters. A flow must be
+// TestCommitsDuringCleaning commits between all steps of a look, and while flows are deleted by filters. A flow must be
 // wrong when it is deleted, and wrong flows must be gone after a look without commits.
-func TestCommitsMeanwhile(t *testing.T) {
+func TestCommitsDuringCleaning(t *testing.T) {
 	for seed := range uint64(30) {
 		w := newWorld(seed)
 		calm := false

@@ -223,8 +223,8 @@ func TestNothingToDo(t *testing.T) {
 	}
 }
 
-// TestManyLeave: endpoints leave one by one, more of them than are remembered by name.
-func TestManyLeave(t *testing.T) {
+// TestManyEndpointsLeave: endpoints leave one by one, more of them than are remembered by name.
+func TestManyEndpointsLeave(t *testing.T) {
 	const vip = "10.96.0.1:53"
 	for n := range 2 * maxGone {
 		table := &fakeTable{}
@@ -398,8 +398,8 @@ func TestJudgedByTheLatestNote(t *testing.T) {
 	}
 }
 
-// TestNotedMeanwhile notes a change after the flows of its frontend have been looked at: it is looked at again.
-func TestNotedMeanwhile(t *testing.T) {
+// TestChangeDuringCleaning notes a change after the flows of its frontend have been looked at: it is looked at again.
+func TestChangeDuringCleaning(t *testing.T) {
 	for _, old := range []bool{false, true} {
 		table := &fakeTable{old: old}
 		c := newCleaner(table)
@@ -539,8 +539,8 @@ func (t looseTable) Flows(_ Filter, each func([]Flow) error) error {
 	return t.fakeTable.Flows(Filter{}, each)
 }
 
-// TestGap is about entries of connections to frontends that were made while nothing was translated.
-func TestGap(t *testing.T) {
+// TestConnectionsWithoutTranslation is about entries of connections to frontends that were made while nothing was translated.
+func TestConnectionsWithoutTranslation(t *testing.T) {
 	of := func(s *state.Service, p state.Protocol) *state.Service {
 		s.Ports[0].Protocol = p
 		return s
@@ -715,8 +715,8 @@ func TestOnClean(t *testing.T) {
 	})
 }
 
-// TestElsewhere: flows to a frontend that has gone to another dataplane are that one's, whichever way they would be deleted.
-func TestElsewhere(t *testing.T) {
+// TestFrontendOfAnotherDataplane: flows to a frontend that has gone to another dataplane are that one's, whichever way they would be deleted.
+func TestFrontendOfAnotherDataplane(t *testing.T) {
 	for _, tt := range []struct{ moved, gone, from, to string }{
 		{"10.96.0.10:53", "10.96.0.11:53", "10.244.1.1:53", "10.244.1.2:53"},             // by filters
 		{"[fd00:96::10]:53", "[fd00:96::11]:53", "[fd00:244::1]:53", "[fd00:244::2]:53"}, // by a listing

@@ -120,8 +120,8 @@ func TestUnknownFilterDeletesNothing(t *testing.T) {
 	}
 }
 
-// TestCrowd: what is listed is the same in a crowded table.
-func TestCrowd(t *testing.T) {
+// TestListingOfCrowdedTable: a listing of a crowded table has the same flows.
+func TestListingOfCrowdedTable(t *testing.T) {
 	c := open(t)
 	lone := dnat(state.UDP, "[fd00::1]:1000", "[fd00:96::10]:53", "[fd00:244::2]:53")
 	create(t, c, lone)

@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestAsk: an answer of an API server is distinguished from a refusal, and from a server that is no API server.
-func TestAsk(t *testing.T) {
+// TestAskDistinguishesAnswers: an answer of an API server is distinguished from a refusal, and from a server that is no API server.
+func TestAskDistinguishesAnswers(t *testing.T) {
 	behind := -time.Hour
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -53,7 +53,7 @@ func TestAsk(t *testing.T) {
 	}
 }
 
-func TestAskSomethingElse(t *testing.T) {
+func TestAskServerThatIsNoAPIServer(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }))
 	defer server.Close()
 	if _, err := Ask(t.Context(), &rest.Config{Host: server.URL}, "node-a"); err == nil || !strings.Contains(err.Error(), "no version of Kubernetes") {

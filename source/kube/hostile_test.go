@@ -158,8 +158,8 @@ func TestListWithoutEnd(t *testing.T) {
 	})
 }
 
-// TestReaderOfAnotherKind: tools that explain do not take a list of something else for an empty one.
-func TestReaderOfAnotherKind(t *testing.T) {
+// TestReaderRefusesListOfAnotherType: tools that explain do not take a list of another type for an empty one.
+func TestReaderRefusesListOfAnotherType(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
 		a.ready = map[string][]byte{"services": []byte(`{"apiVersion":"v1","kind":"PodList","metadata":{"resourceVersion":"1"},"items":[]}`)}
 		r, err := NewReader(a.config())

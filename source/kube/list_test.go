@@ -138,8 +138,8 @@ func TestListCutShort(t *testing.T) {
 	}
 }
 
-// TestListOfSomethingElse has an answer of another type than the requested one.
-func TestListOfSomethingElse(t *testing.T) {
+// TestListHasAnotherType has an answer of another type than the requested one.
+func TestListHasAnotherType(t *testing.T) {
 	w, codecs := lister(t, model.KindService)
 	_, err := w.readList(bytes.NewReader(encoded(t, codecs, model.KindNode, protobuf, node("here"))))
 	if err == nil || !strings.Contains(err.Error(), "the API server sent a NodeList of v1 instead of a ServiceList of v1") {

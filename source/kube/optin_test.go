@@ -215,8 +215,8 @@ func TestOptInWhileRenewed(t *testing.T) {
 	}
 }
 
-// TestAhead lists a namespace in a later version than all of them have come to.
-func TestAhead(t *testing.T) {
+// TestNamespaceListIsNewer lists a namespace in a later version than all of them have come to.
+func TestNamespaceListIsNewer(t *testing.T) {
 	h := newHeld(model.KindService)
 	none := func(func(*item) bool) {}
 	x := &item{ref: service7, version: "9"}

@@ -93,8 +93,8 @@ func checkPositive(t *testing.T, name string, figures ...float64) {
 	}
 }
 
-// TestNoTime: what there is no time for says so, and nothing is left running.
-func TestNoTime(t *testing.T) {
+// TestEndOfTime: rows without enough time say so, and nothing is left running.
+func TestEndOfTime(t *testing.T) {
 	netnstest.Need(t)
 	o := dataplanesOptions("nftables", "userspace")
 	o.Limit = time.Nanosecond

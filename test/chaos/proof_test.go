@@ -306,8 +306,8 @@ func TestAPIServer(t *testing.T) {
 	expect("/api/v1/services", `"items":[{`)
 }
 
-// TestPeace runs the scenario without faults, and then one of a process that ends by itself.
-func TestPeace(t *testing.T) {
+// TestNoFaults runs the scenario without faults, and then one of a process that ends by itself.
+func TestNoFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds Switchyard")
 	}

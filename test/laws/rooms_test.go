@@ -139,7 +139,7 @@ func TestRoomsHaveNoCycle(t *testing.T) {
 // maxShare is the largest part of all lines of Go that one room may hold, in percent.
 const maxShare = 30
 
-func TestNoRoomIsAWarehouse(t *testing.T) {
+func TestRoomSizesAreBounded(t *testing.T) {
 	lines, all := make(map[string]int), 0
 	for _, p := range packages(t) {
 		top, _, _ := strings.Cut(p.rel(), "/")

@@ -72,8 +72,8 @@ func (s *stage) count(o Options, during func()) *Report {
 
 func awhile() { time.Sleep(300 * time.Millisecond) }
 
-// TestAllIsWell: nothing is counted where nothing is wrong.
-func TestAllIsWell(t *testing.T) {
+// TestNothingIsCountedWithoutFaults: nothing is counted where nothing is wrong.
+func TestNothingIsCountedWithoutFaults(t *testing.T) {
 	s := newStage(t)
 	var streams []Stream
 	for family := range 2 {
@@ -261,8 +261,8 @@ type rule []State
 
 func (r rule) States(*Target, probe.Client, netip.Addr, time.Time, time.Time) []State { return r }
 
-// TestJudgement: what is right depends on the states that count.
-func TestJudgement(t *testing.T) {
+// TestVerdictDependsOnStates: the verdict about a connection depends on the current states.
+func TestVerdictDependsOnStates(t *testing.T) {
 	s := newStage(t)
 	server, err := Serve(s.server, s.at(0), nil)
 	if err != nil {

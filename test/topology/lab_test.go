@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 	os.Exit(netns.Main(m))
 }
 
-// TestEverybodyReachesEverybody connects all pairs of hosts, over all protocols and families. No address is translated.
-func TestEverybodyReachesEverybody(t *testing.T) {
+// TestAllHostsReachEachOther connects all pairs of hosts, over all protocols and families. No address is translated.
+func TestAllHostsReachEachOther(t *testing.T) {
 	l := newLab(t, Options{})
 	a := addPod(t, l, PodOptions{Name: "a"})
 	b := addPod(t, l, PodOptions{Name: "b"})
@@ -372,8 +372,8 @@ func openFiles(t *testing.T) int {
 	return len(files)
 }
 
-// TestResent loses the first packet of a connection.
-func TestResent(t *testing.T) {
+// TestFirstPacketIsResent loses the first packet of a connection.
+func TestFirstPacketIsResent(t *testing.T) {
 	path, err := exec.LookPath("nft")
 	if err != nil {
 		t.Skip("the nft tool is not installed")

@@ -43,8 +43,9 @@ func many(count int) string {
 // tight has Go collect garbage and return memory all the time.
 var tight = []string{"GOGC=5", "GOMEMLIMIT=12MiB"}
 
-// TestLife has a process live through everything that happens to it, and none of its system calls may be missing in the profile.
-func TestLife(t *testing.T) {
+// TestProfileHasAllSystemCalls puts a process through all events of its life. The profile must permit all its system
+// calls.
+func TestProfileHasAllSystemCalls(t *testing.T) {
 	n := newNode(t)
 	n.filter.Filter, n.env = readProfile(t).strict(t), tight
 	n.file("many.yaml", many(1000))
@@ -97,8 +98,8 @@ func TestLifeOfProxy(t *testing.T) {
 	}
 }
 
-// TestLifeApart has serve and apply killed and started again.
-func TestLifeApart(t *testing.T) {
+// TestServeAndApplyAreRestarted has serve and apply killed and started again.
+func TestServeAndApplyAreRestarted(t *testing.T) {
 	n := newNode(t)
 	n.filter.Filter, n.env = readProfile(t).strict(t), tight
 	if err := os.Chmod(n.dir, 0o777); err != nil {

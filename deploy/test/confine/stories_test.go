@@ -442,8 +442,8 @@ func TestRun(t *testing.T) {
 	p.stop()
 }
 
-// TestTooLittle says what is missing, at once.
-func TestTooLittle(t *testing.T) {
+// TestMissingPermissionsAreNamed: a process without a required permission names it and ends at once.
+func TestMissingPermissionsAreNamed(t *testing.T) {
 	n := newNode(t)
 	source := filepath.Join(n.dir, "web.yaml")
 	for _, c := range []struct {

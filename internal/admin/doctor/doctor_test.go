@@ -66,7 +66,7 @@ func well(change func(n *Node, files map[string]string)) *Node {
 	return n
 }
 
-func TestAllIsWell(t *testing.T) {
+func TestHealthyNode(t *testing.T) {
 	r := Examine(t.Context(), well(nil))
 	for _, f := range r.Findings {
 		if f.Level != OK && f.Level != Info || f.Meaning != "" || f.Remedy != "" {
@@ -159,7 +159,7 @@ func TestFindings(t *testing.T) {
 		"Cilium":        {set("sys/class/net/cilium_host/address", ""), "other proxies", Warning, "Cilium is on this node"},
 		"earlier chain": {chain(nft.BaseChain{Family: "inet", Table: "vpn", Name: "pre", Type: "nat", Priority: -150}), "other proxies", Warning, "inet vpn pre translates at priority -150"},
 		"relay":         {chain(nft.BaseChain{Family: "ip", Table: "switchyard-relay-7", Name: "own", Type: "nat", Priority: -102}), "other proxies", OK, "nothing else translates"},
-		"chain beside":  {chain(nft.BaseChain{Family: "ip", Table: "nat", Name: "PREROUTING", Type: "nat", Priority: -100}), "other proxies", OK, "other chains that translate: ip nat PREROUTING"},
+		"other chain":   {chain(nft.BaseChain{Family: "ip", Table: "nat", Name: "PREROUTING", Type: "nat", Priority: -100}), "other proxies", OK, "other chains that translate: ip nat PREROUTING"},
 		"no forwarding": {set("proc/sys/net/ipv4/ip_forward", "0\n"), "forwarding", Fault, "ip_forward is 0"},
 		"no IPv6":       {set("proc/sys/net/ipv6/conf/all/forwarding", "0\n"), "forwarding", Warning, "this node has IPv6 addresses"},
 		"dropping":      {chain(nft.BaseChain{Family: "ip", Table: "filter", Name: "FORWARD", Type: "filter", Hook: nft.Forward, Drops: true}), "firewall", Warning, "ip filter FORWARD drops forwarded packets"},
@@ -236,8 +236,8 @@ func noHolder() (string, error) { return "", nil }
 
 func noHealth(context.Context) (Health, error) { return Health{}, errors.New("connection refused") }
 
-// TestNothingRuns: a node before its first proxy has no warning for that.
-func TestNothingRuns(t *testing.T) {
+// TestNodeBeforeItsFirstProxy: a node before its first proxy has no warning for that.
+func TestNodeBeforeItsFirstProxy(t *testing.T) {
 	r := Examine(t.Context(), well(func(n *Node, files map[string]string) {
 		n.Health, n.Programmed = noHealth, func() (bool, error) { return false, nil }
 		for _, path := range []string{"max", "count"} {

@@ -262,8 +262,8 @@ func TestNFTablesMode(t *testing.T) {
 	n.gone()
 }
 
-// TestNothingThere checks that Remove makes nothing: a table of iptables-legacy that is asked for comes into being.
-func TestNothingThere(t *testing.T) {
+// TestRemoveMakesNoTables checks that Remove makes nothing: a table of iptables-legacy that is asked for comes into being.
+func TestRemoveMakesNoTables(t *testing.T) {
 	n := newNode(t, "nft")
 	n.gone()
 	if rules := n.run("", "nft", "list", "ruleset"); rules != "" {

@@ -347,7 +347,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotThere(t *testing.T) {
+func TestMissingObjects(t *testing.T) {
 	c := dial(t, newNS(t))
 	if ok, err := c.HasTable(testTable); ok || err != nil {
 		t.Errorf("HasTable: %v, %v", ok, err)

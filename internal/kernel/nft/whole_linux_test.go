@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestWhole: a dump is made again while elements come twice, unless it is always the same ones.
-func TestWhole(t *testing.T) {
+// TestDumpIsRepeatedAfterResize: a dump is made again while elements come twice, unless it is always the same ones.
+func TestDumpIsRepeatedAfterResize(t *testing.T) {
 	broken := errors.New("broken")
 	one, other := Elem{Key: []byte{1}}, Elem{Key: []byte{2}}
 	for _, c := range []struct {
@@ -18,7 +18,7 @@ func TestWhole(t *testing.T) {
 		fails bool
 	}{
 		{"each once", func(int) ([]Elem, error) { return []Elem{one, other}, nil }, 1, false},
-		{"resized meanwhile", func(n int) ([]Elem, error) {
+		{"resized during the dump", func(n int) ([]Elem, error) {
 			if n <= 3 {
 				return []Elem{one, one}, nil
 			}
@@ -31,7 +31,7 @@ func TestWhole(t *testing.T) {
 			return []Elem{one, other, other}, nil
 		}, dumpAttempts, true},
 		{"one is there twice", func(int) ([]Elem, error) { return []Elem{other, one, other}, nil }, quietAttempts + 1, false},
-		{"one is there twice, beside a resize", func(n int) ([]Elem, error) {
+		{"one is there twice, and a resize", func(n int) ([]Elem, error) {
 			if n == quietAttempts+1 {
 				return []Elem{one, one, other, other}, nil
 			}

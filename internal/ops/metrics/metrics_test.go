@@ -649,8 +649,9 @@ func TestSocketHooks(t *testing.T) {
 	})
 }
 
-// TestOthers: what the rest of a program shows is shown as well, and where both have a family, it counts.
-func TestOthers(t *testing.T) {
+// TestMetricsOfOtherRegistries: the metrics of the rest of a program are also shown. If both have a family, the
+// program's metrics count.
+func TestMetricsOfOtherRegistries(t *testing.T) {
 	mine := prometheus.NewRegistry()
 	mine.MustRegister(
 		collectors.NewGoCollector(),

@@ -195,8 +195,8 @@ func TestReplacedOrDeleted(t *testing.T) {
 	}
 }
 
-// TestVanishesMeanwhile has a path that vanishes while the source waits for its file.
-func TestVanishesMeanwhile(t *testing.T) {
+// TestPathVanishesDuringGrace has a path that vanishes while the source waits for its file.
+func TestPathVanishesDuringGrace(t *testing.T) {
 	b := newBench(t)
 	b.write("a.yaml", service("a", 1))
 	b.read("a.yaml", 0, "a:1")
@@ -221,9 +221,9 @@ func TestNoGrace(t *testing.T) {
 	b.problems()
 }
 
-// TestSomethingElse replaces a file by other kinds of files. It keeps its objects until it is gone, and the source
+// TestFileIsReplacedByOtherKinds replaces a file by other kinds of files. It keeps its objects until it is gone, and the source
 // never waits.
-func TestSomethingElse(t *testing.T) {
+func TestFileIsReplacedByOtherKinds(t *testing.T) {
 	for kind, swap := range map[string]func(file string) error{
 		"a named pipe": func(file string) error { return syscall.Mkfifo(file, 0o600) },
 		"a directory":  func(file string) error { return os.Mkdir(file, 0o700) },

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// TestWhole starts with a broken file. The valid objects of the files are delivered, but the set is incomplete until
+// TestBrokenFileAtStart starts with a broken file. The valid objects of the files are delivered, but the set is incomplete until
 // all files are fixed. A file that breaks later does not change that.
-func TestWhole(t *testing.T) {
+func TestBrokenFileAtStart(t *testing.T) {
 	l := newLab(t)
 	l.write("a.yaml", service("a", 1), "---\nkind: Service\n")
 	l.write("b.yaml", "{")

@@ -158,8 +158,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestStep: a large change lets others look in between, and no frontend is missing then.
-func TestStep(t *testing.T) {
+// TestLargeChangeYields: a large change lets others look in between, and no frontend is missing then.
+func TestLargeChangeYields(t *testing.T) {
 	kind := plan.Kind{Family: state.IPv4, Protocol: state.TCP}
 	large := func(first int) *state.Service {
 		s := &state.Service{Name: state.ServiceName{Namespace: "ns", Name: "large"}}
