@@ -18,7 +18,7 @@ type Refusal struct {
 	Remedy string
 }
 
-// Holder is who has an address. The zero value is nobody who is known.
+// Holder describes the holder of an address. The zero value means that the holder is unknown.
 type Holder struct {
 	// Is completes the sentence "externalIP ADDR is ...", as in "the address of a node".
 	Is string

@@ -125,7 +125,7 @@ func tryHistory(ctx context.Context, d Dataplane, seed uint64, end func(*cluster
 	return nil
 }
 
-// populate starts pods and servers and returns what histories may make of them.
+// populate starts pods and servers, and returns the options for random clusters of them.
 func (w *walk) populate() (randcluster.Options, error) {
 	node, other, client := w.lab.Node(), w.lab.OtherNode(), w.lab.Client()
 	o := randcluster.Options{

@@ -29,8 +29,8 @@ const (
 	// gets no answer. A dataplane that relays has accepted the connection before it asks an endpoint. The dataplane's
 	// own refusals still apply.
 	EndpointRefusalLost Limit = "EndpointRefusalLost"
-	// TCPOnly: nobody answers at the UDP and SCTP ports of Services. A dataplane that relays HTTP or TCP knows no others. It reports each
-	// Service that has such ports as failed, and serves the TCP ports of the Service all the same.
+	// TCPOnly: the UDP and SCTP ports of Services do not answer. A dataplane that relays HTTP or TCP supports no other
+	// protocols. It reports each Service that has such ports as failed, but still serves the TCP ports of the Service.
 	TCPOnly Limit = "TCPOnly"
 )
 
@@ -122,7 +122,8 @@ func (c *cluster) lacks(proto state.Protocol, dst netip.AddrPort) bool {
 	return false
 }
 
-// checkLacking checks that nobody answers where the dataplane serves nothing. wanted is set if somebody would otherwise.
+// checkLacking checks that there is no answer where the dataplane serves nothing. wanted is set if there would
+// otherwise be one.
 func (c *cluster) checkLacking(wanted bool, got topology.Answer) error {
 	if got.Outcome == topology.Answered {
 		return fmt.Errorf("answered by %s in spite of the limit %s: do not claim it", got.Server, TCPOnly)

@@ -32,7 +32,7 @@ type localPorts struct {
 
 	changing sync.Mutex                           // held during changes of the listeners, before mu. It guards:
 	services map[state.ServiceName]*state.Service // those with NodePorts of TCP over IPv6
-	wanted   map[uint16]*localTarget              // those without endpoints, too
+	wanted   map[uint16]*localTarget              // including those without endpoints
 	failing  map[uint16]localFailure              // why a port that is wanted cannot be listened on
 
 	mu        sync.Mutex // never held for longer than a moment: connections wait for it
@@ -311,7 +311,7 @@ func (p *localPort) relay(client net.Conn) {
 	for _, way := range [][2]net.Conn{{client, server}, {server, client}} {
 		both.Go(func() {
 			if _, err := io.Copy(way[1], way[0]); err != nil {
-				client.Close() // the other way ends, too
+				client.Close() // the other direction also ends
 				server.Close()
 				return
 			}

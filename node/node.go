@@ -177,7 +177,8 @@ type Node struct {
 	// dataplane serves all pipelines, one after the other: the kernel keeps others from its tables while it is open. In a Server or Relay it is
 	// nil.
 	dataplane Dataplane
-	// reconciler has what dataplane shows, whatever pipeline that came from. It is nil as dataplane is.
+	// reconciler has the state that dataplane shows, regardless of the pipeline that it came from. It is nil if
+	// dataplane is nil.
 	reconciler *backend.Reconciler
 
 	files                        shares

@@ -10,7 +10,8 @@ import (
 	"github.com/switchyard-net/switchyard/server"
 )
 
-// fewFiles is the limit of open files below which there is a warning: a common default that nobody chose for a server.
+// fewFiles is the limit of open files below which there is a warning. It is a common default that was not chosen for a
+// server.
 const fewFiles = 1024
 
 // shares are how many file descriptors the servers of a process may have. Together they leave enough to the rest of it: connections

@@ -100,7 +100,7 @@ func Name(c *config.Config) (string, error) {
 	return strings.ToLower(strings.TrimSpace(name)), nil
 }
 
-// BrainConfig returns what c says about routing on a node.
+// BrainConfig returns the settings in c for routing on a node.
 func BrainConfig(c *config.Config, node string) brain.Config {
 	services := c.Services.Derived(c.Mode, 0)
 	return brain.Config{
@@ -135,7 +135,7 @@ func Bounded(c *config.Config, memory int64) *config.Config {
 	return &derived
 }
 
-// Budgets returns what c says about services together.
+// Budgets returns the limits in c for services together.
 func Budgets(c *config.Config) store.Budgets {
 	services := c.Services.Derived(c.Mode, 0)
 	return store.Budgets{PerNamespace: services.MaxEntriesPerNamespace, PerNode: services.MaxEntriesPerNode}

@@ -290,7 +290,7 @@ func (s *switchable) scheduled(k state.FrontendKey) bool {
 	})
 }
 
-// commit has a change of nf_tables by a layer not be taken for somebody else's.
+// commit runs a layer's change of nf_tables, so that the base does not take it for another program's change.
 func (s *switchable) commit(fn func() error) error {
 	s.mu.Lock()
 	base := s.base

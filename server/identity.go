@@ -20,7 +20,8 @@ import (
 )
 
 // rooms are how many connections a listener has. Clients that are not authenticated yet have room of their own, so that
-// they cannot take it from those that are. Root and the user of this process have some places that nobody else can take.
+// they cannot take it from those that are. Root and the user of this process have some places that no other user can
+// take.
 type rooms struct{ clients, reserved, strangers *connlimit.Pool }
 
 // reservedPlaces is how many connections over unix sockets are reserved for root and the user of this process, in

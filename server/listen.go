@@ -126,7 +126,7 @@ func listenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	if err := replaceable(path); err != nil {
 		return nil, err
 	}
-	// It is bound where nobody else can reach it, and moved to its place when it is finished.
+	// It is bound where no other user can reach it, and moved to its place when it is finished.
 	private, err := os.MkdirTemp(dir, ".")
 	if err != nil {
 		return nil, err

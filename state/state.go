@@ -190,8 +190,8 @@ type Frontend struct {
 	// the interfaces that the node has now.
 	Addr netip.Addr
 	Port uint16
-	// Restricted means that only clients in Sources may connect. New connections of all others are dropped before anything else is
-	// looked at, also before a reject verdict. An empty Sources then admits nobody.
+	// Restricted means that only clients in Sources may connect. New connections of all others are dropped before
+	// anything else is looked at, also before a reject verdict. An empty Sources then admits no client.
 	Restricted bool
 	// Sources are the allowed client addresses of a restricted frontend, masked, sorted, without duplicates.
 	Sources []netip.Prefix
@@ -301,7 +301,7 @@ type HealthCheck struct {
 	LocalIPv6 int
 }
 
-// Node is what dataplanes need to know about this node in addition to its services.
+// Node has the facts about this node that dataplanes need in addition to its services.
 type Node struct {
 	Name string
 	// Addresses are the node's own addresses as the cluster knows them, the primary address of each family first.

@@ -10,13 +10,13 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// arbiter decides which service holds a frontend that several claim, so that no two hold it in one published state. A claim as
-// cluster IP beats all others, because the API server gives each cluster IP away only once. An address in status.loadBalancer
-// beats one in externalIPs: the first is written by a controller, the second by anyone who may write a Service. A nodePort beats a
-// healthCheckNodePort: the kernel translates connections to the first before anything could answer on the second. Then the oldest
-// service wins, and of two that are equally old the one whose name comes first. So nobody can take an address away from a service
-// that uses it already, except by a better kind of claim. The answer depends on the claims only, not on the order in which they
-// came.
+// arbiter decides which service holds a frontend that several claim, so that no two hold it in one published state. A
+// claim as cluster IP beats all others, because the API server gives each cluster IP away only once. An address in
+// status.loadBalancer beats one in externalIPs: the first is written by a controller, the second by anyone who may
+// write a Service. A nodePort beats a healthCheckNodePort: the kernel translates connections to the first before
+// anything could answer on the second. Then the oldest service wins, and of two that are equally old the one whose name
+// comes first. So no service can take an address away from a service that already uses it, except by a better kind of
+// claim. The answer depends on the claims only, not on the order in which they came.
 //
 // A claim costs O(log n) with n claims on the same frontend.
 type arbiter struct {
@@ -224,7 +224,7 @@ func (a *arbiter) award(svc *service, record *state.Service) (*state.Service, []
 	return without(record, lost), lost
 }
 
-// best returns the bid that holds a claim, which somebody makes.
+// best returns the bid that holds a claim. The claim must have a bid.
 func (a *arbiter) best(key state.FrontendKey) bid {
 	if c := a.contested[key]; c != nil {
 		return c.bids[0]

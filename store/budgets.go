@@ -198,7 +198,7 @@ func (l *ledger) room(svc *service) (room int64, short bool) {
 	return 0, true
 }
 
-// limit returns what namespaces may have now, and whether the reason is the budget of the node.
+// limit returns the current limit of namespaces, and whether the budget of the node sets it.
 func (l *ledger) limit() (limit int64, ofNode bool) {
 	return l.levels[l.level].limit, l.level > 0 || l.budgets.PerNamespace <= 0
 }

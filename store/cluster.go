@@ -13,7 +13,7 @@ import (
 type ClusterOptions struct {
 	// Brain decides about routing on all nodes. Its NodeName does not count.
 	Brain brain.Config
-	// Budgets bound what services may want together. Default: there is no bound.
+	// Budgets bound the entries of all services together. Default: there is no bound.
 	Budgets Budgets
 	// Logger gets the problems of services. Default: nothing is logged.
 	Logger *slog.Logger

@@ -22,7 +22,7 @@ type clusterFeed struct {
 	latest   *overview
 	cidrs    []netip.Prefix
 	log      revlog.Ring[event]
-	nodes    map[string]*clusterNode // those that have an object or that somebody waits for
+	nodes    map[string]*clusterNode // those that have an object or a waiting consumer
 	// followed are the nodes whose states have been requested. Only these are examined when a change concerns many
 	// nodes.
 	followed map[*clusterNode]struct{}
@@ -33,14 +33,14 @@ type clusterFeed struct {
 type clusterNode struct {
 	name   string
 	object *model.Node // nil if absent
-	// state is the node as dataplanes see it, nil as long as nobody has asked.
+	// state is the node as dataplanes see it, nil until a consumer asks for it.
 	state *state.Node
 	// latest is the latest revision that may concern this node.
 	latest state.Revision
 	// quiet is a time in which nothing concerned this node.
 	quiet   span
 	callers int           // of Next
-	wake    chan struct{} // closed when there is news, nil if nobody waits
+	wake    chan struct{} // closed when there is news, nil if no consumer waits
 }
 
 // span is all revisions after one and up to another.

@@ -18,9 +18,9 @@ import (
 // MiB.
 const MaxNames = 2_400_000
 
-// NamesOptions is what [Names] needs.
+// NamesOptions has the options of [Names].
 type NamesOptions struct {
-	// Limits are what names may take.
+	// Limits bound the names.
 	Limits NamesLimits
 	// Logger gets the problems of services. Default: nothing is logged.
 	Logger *slog.Logger

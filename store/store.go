@@ -25,7 +25,7 @@ var ErrClosed = errors.New("store is closed")
 type Options struct {
 	// Brain decides about routing. Its NodeName is required.
 	Brain brain.Config
-	// Budgets bound what services may want together. Default: there is no bound.
+	// Budgets bound the entries of all services together. Default: there is no bound.
 	Budgets Budgets
 	// Logger gets the problems of services. Default: nothing is logged.
 	Logger *slog.Logger

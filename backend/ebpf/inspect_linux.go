@@ -100,7 +100,7 @@ func (h *hooks) find(dst netip.AddrPort, isNode bool) (found maps.Found, objects
 		fmt.Sprintf("slots from %d on in map slots%d", found.Base, suffix)), nil
 }
 
-// differences says how what hooks have differs from what the base holds.
+// differences describes the differences between the hooks' endpoints and the base's rules.
 func differences(hooked []netip.AddrPort, base *backend.Held) (list []string) {
 	if base.Verdict != state.Forward {
 		return []string{fmt.Sprintf("the hooks forward it, and by the dataplane below them it is %v", base.Verdict)}

@@ -30,7 +30,7 @@ type services struct {
 	counters *maps.Counters
 }
 
-// service is what hooks do for one.
+// service is the hooks' part of one service.
 type service struct {
 	// record is what the base was given last, nil for a service that it has failed to remove.
 	record *state.Service
@@ -299,7 +299,7 @@ func (s *services) leave(t *maps.Tables) error {
 	return errors.Join(errs...)
 }
 
-// layout is what the hooks are to do for all services, and what maps must hold for that.
+// layout is the plan of the hooks for all services, and the required sizes of maps.
 type layout struct {
 	needs    maps.Needs
 	services []placing

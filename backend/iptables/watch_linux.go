@@ -14,12 +14,14 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// watcher asks for a Verify when addresses have changed, and when somebody else seems to have changed the tables. The tables have a mark, which takes
-// microseconds to read. Once it is another one, chains are counted: if rules of ours are missing or were added, a Verify is due at once. If the numbers are right, others have
-// probably changed rules of their own, and a Verify, which reads each rule, can wait.
+// watcher asks for a Verify when addresses have changed, and when another program seems to have changed the tables. The
+// tables have a mark, which takes microseconds to read. When the mark changes, the watcher counts chains. If rules of
+// ours are missing or were added, a Verify is due at once. If the numbers are right, another program has probably
+// changed its own rules. Then a Verify, which reads each rule, can wait.
 //
-// When the tables are read, the mark is read before: a change of somebody else that comes later gives them another one. After a change of ours, it is read
-// after the write. A change of somebody else in between that leaves the numbers right is not noticed: only a periodic Verify repairs it.
+// The mark is read before the tables, so that a later change of another program gives them another mark. After a change
+// of ours, it is read after the write. If another program changes rules in between and the numbers stay right, the
+// watcher does not notice it. Only a periodic Verify repairs such a change.
 type watcher struct {
 	disturbed chan struct{}
 	log       *slog.Logger
@@ -167,7 +169,7 @@ func (w *watcher) during(reads bool, fn func() (written int, err error)) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	before, ok := w.mark()
-	w.foreign = w.foreign || ok && w.expected != "" && before != w.expected // somebody else's change must not be taken for ours
+	w.foreign = w.foreign || ok && w.expected != "" && before != w.expected // another program's change must not be taken for ours
 	began := time.Now()
 	written, err := fn()
 	if reads {
@@ -181,8 +183,8 @@ func (w *watcher) during(reads bool, fn func() (written int, err error)) error {
 			w.expected, w.counted = before, before
 		}
 	case written > 0:
-		// Whether somebody has changed them between ours and this mark is found out by counting. Our changes may follow each other so closely that
-		// there is no other time for it.
+		// Counting finds changes by other programs between our change and this mark. Our changes may follow each other
+		// so closely that there is no other time for it.
 		if after, ok := w.mark(); ok {
 			w.expected, w.counted = after, ""
 			w.look(time.Now())

@@ -147,7 +147,7 @@ func (d *device) hold(keys []plan.Key) (unheld map[netip.Addr]error) {
 	return unheld
 }
 
-// release deletes the addresses of a list that nobody wants.
+// release deletes the addresses of a list that no server needs.
 func (d *device) release(list []netip.Addr) error {
 	slices.SortFunc(list, netip.Addr.Compare)
 	var errs []error
@@ -165,7 +165,7 @@ func (d *device) release(list []netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// strays returns the addresses that the device holds for nobody.
+// strays returns the addresses of the device that no server needs.
 func (d *device) strays() (list []netip.Addr) {
 	for a := range d.held {
 		if d.wanted[a] == 0 {

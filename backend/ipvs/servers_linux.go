@@ -253,7 +253,7 @@ func (s *servers) remove(k plan.Key, v *server, addr netip.AddrPort) error {
 	return nil
 }
 
-// end deletes a server that nobody wants and that has no endpoints left.
+// end deletes a server that is not desired and has no endpoints left.
 func (s *servers) end(k plan.Key, v *server) error {
 	if v.want != nil || v.held != nil && len(v.held.dests) > 0 {
 		return nil

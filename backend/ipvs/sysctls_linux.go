@@ -46,7 +46,7 @@ func openSysctls() (*sysctls, error) {
 	for _, name := range []string{sysctlConntrack, sysctlExpire, sysctlIgnore, sysctlAnnounce} {
 		f, err := os.OpenFile("/proc/sys/net/"+name, os.O_RDWR, 0)
 		if errors.Is(err, unix.EROFS) || errors.Is(err, os.ErrPermission) {
-			f, err = os.Open("/proc/sys/net/" + name) // that will do if somebody else has set it
+			f, err = os.Open("/proc/sys/net/" + name) // reading suffices if another program has set it
 		}
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("sysctl %s: %w", dotted(name), err), s.close())
@@ -168,7 +168,7 @@ func (b *Backend) tune() error {
 	}
 	before, wanted := parseAlias(b.device.link.Attrs().Alias), wantedSettings(&b.o)
 	if b.device.link.Attrs().Alias == "" {
-		before = b.saved // somebody has deleted the device
+		before = b.saved // another program has deleted the device
 	}
 	saved, target := settingValues{}, settingValues{}
 	for name, value := range now {

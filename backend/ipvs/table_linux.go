@@ -227,7 +227,7 @@ func (t *tables) make() error {
 // maxElements is how many elements are written in one transaction at most: sockets have buffers.
 const maxElements = 4096
 
-// flush writes the elements that are missing, and if all, deletes those that nobody wants.
+// flush writes missing elements. If all is set, it also deletes elements that are not desired.
 func (t *tables) flush(all bool) error {
 	if err := t.make(); err != nil {
 		return err

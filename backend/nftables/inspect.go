@@ -26,7 +26,7 @@ func (i *inspector) ask(fn func(elemFinder) error) error {
 	return fn(i.finder)
 }
 
-// close waits until nobody asks.
+// close waits until no question is being answered.
 func (i *inspector) close() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()

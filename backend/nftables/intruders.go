@@ -28,7 +28,7 @@ type intruders struct {
 	at   time.Time
 }
 
-// monitor is what intruders needs of *nft.Monitor.
+// monitor has the methods of *nft.Monitor that intruders needs.
 type monitor interface {
 	Listen(on bool) error
 	Next() (nft.Change, error)

@@ -47,11 +47,11 @@ type Backend struct {
 	addrs     *ifaddr.Watcher
 	cutter    *conntrack.Cutter
 	guard     *guard
-	// intruders is nil if nobody else can change our tables.
+	// intruders is nil if no other program can change our tables.
 	intruders *intruders
 	batch     nft.Batch
 	local     *localnet.Sysctl
-	// flags are the flags of our tables. If they are owned, nobody else can change them while this process runs.
+	// flags are the flags of our tables. If they are owned, no other program can change them while this process runs.
 	flags nft.TableFlags
 
 	// selected is the last result of selectNodePorts.

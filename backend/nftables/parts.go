@@ -81,7 +81,8 @@ func (b *Backend) commitParts(p *ruleset.Plan) (written int, err error) {
 	return written, search(last)
 }
 
-// probeRoom returns an error if there is no room even for a single element, which nobody sees: the same transaction deletes it.
+// probeRoom returns an error if there is no room even for a single element. The same transaction deletes the element,
+// so that it is never visible.
 func (b *Backend) probeRoom() error {
 	_, err := b.commitBatch(ruleset.Probe)
 	return err

@@ -28,7 +28,7 @@ type finder interface {
 	Close() error
 }
 
-// elemFinder finds whole elements, too, and tells how full a set is.
+// elemFinder also finds whole elements, and reports the number of elements of a set.
 type elemFinder interface {
 	finder
 	FindElems(t nft.Table, set string, width int, keys []byte, found func(i int, e nft.Elem)) error

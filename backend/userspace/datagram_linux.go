@@ -194,7 +194,7 @@ const questionTimeout = 10 * time.Second
 func (r *relay) begin(l *datagramListener, client netip.AddrPort, hops int) *flow {
 	tracked, err := r.track(l, client)
 	if err != nil || tracked.Orig.Dst == l.at {
-		return nil // it was not translated: somebody sends to the relay itself
+		return nil // it was not translated: the client sends to the relay itself
 	}
 	q := request{kind: l.kind, class: l.class, client: tracked.Orig.Src, dst: tracked.Orig.Dst, unguarded: l.frontend.IsValid(), hops: hops}
 	for range attempts {

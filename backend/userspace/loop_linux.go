@@ -164,7 +164,8 @@ func (l *loop) watch(c *conn, fd int, events uint32, op int) error {
 	})
 }
 
-// forget is called before a socket is closed, which ends what watch has begun, unless another process has the socket as well.
+// forget must be called before a socket is closed. Closing it ends the watch, unless another process also has the
+// socket.
 func (l *loop) forget(fd int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -54,8 +54,9 @@ type Options struct {
 	// Files is how many file descriptors the relay may have open. Default: the limit of the process less a quarter for the rest of the
 	// process. That quarter is at least 64 and at most 1,024.
 	Files int
-	// Memory is how many bytes the process may use, with what the kernel charges to its container. A connection that nobody reads from holds buffers of the
-	// kernel: all connections together hold less than three quarters of it. Default: not known, and not bounded.
+	// Memory is how many bytes the process may use, including kernel memory that is charged to its container. A
+	// connection with a slow reader holds buffers of the kernel. All connections together hold less than three quarters
+	// of Memory. Default: not known, and not bounded.
 	Memory int64
 	// MaxAffinityClients is how many clients are remembered for affinity: a client counts once for each Service port that it uses. Further
 	// clients get no affinity until others time out. Each takes about 300 bytes. Default: 262,144.
@@ -96,7 +97,7 @@ func (l *Listen) check() error {
 	return nil
 }
 
-// DefaultAddresses are link-local for IPv4 and unique local for IPv6, so that nobody routes them.
+// DefaultAddresses are link-local for IPv4 and unique local for IPv6, so that no router forwards them.
 func DefaultAddresses() []netip.Addr {
 	return []netip.Addr{netip.AddrFrom4([4]byte{169, 254, 's', 'w'}), netip.MustParseAddr("fd73:7769:7463:6879::1")}
 }

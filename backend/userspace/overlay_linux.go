@@ -26,14 +26,14 @@ func listenersOf(l plan.Listeners) (all []backend.Listener) {
 	return all
 }
 
-// overlay is a table of nf_tables in each family that brings connections to the relay. It belongs to this process, and vanishes with the
-// process in any case. It sets a bit in the mark of packets ([backend.RelayMark]). The base, whose rules stay, leads packets with the bit
-// to the relay. So the base alone serves as soon as nobody listens.
+// overlay is a table of nf_tables in each family that brings connections to the relay. It belongs to this process, and
+// vanishes with the process in any case. It sets a bit in the mark of packets ([backend.RelayMark]). The base, whose
+// rules stay, leads packets with the bit to the relay. So the base alone serves as soon as no process listens.
 type overlay struct {
 	conn      *nft.Conn
 	name      string
 	listeners []backend.Listener
-	// commit runs what changes tables, so that the base does not take it for somebody else's change.
+	// commit runs a change of tables, so that the base does not take it for another program's change.
 	commit func(func() error) error
 	// leads is set while the tables bring new connections. It may be asked at any time.
 	leads atomic.Bool

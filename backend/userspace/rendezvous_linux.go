@@ -16,12 +16,13 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
-// Two processes meet without a name, a file or a user that either would have to trust. Each process binds a unix socket to a random
-// abstract name of the network namespace. No other socket can have the name while this one is open. The process shows the name as the
-// comment of an nf_tables table that it owns. Such a table needs CAP_NET_ADMIN and ends with the process. So the name in the table belongs
-// to a process that may change every rule of the node in any case. These are datagram sockets, because nobody can fill the queue of a
-// datagram socket that is connected to another. One end of a pair of stream sockets passes through them, and everything else passes through
-// the pair. See ADR 33.
+// Two processes meet without a name, a file or a user that either would have to trust. Each process binds a unix socket
+// to a random abstract name of the network namespace. No other socket can have the name while this one is open. The
+// process shows the name as the comment of an nf_tables table that it owns. Such a table needs CAP_NET_ADMIN and ends
+// with the process. So the name in the table belongs to a process that may change every rule of the node in any case.
+// These are datagram sockets, because no third process can fill the queue of a datagram socket that is connected to
+// another. One end of a pair of stream sockets passes through them, and everything else passes through the pair. See
+// ADR 33.
 
 var (
 	predecessorTable = nft.Table{Family: nft.IPv4, Name: "switchyard-leaves"}
@@ -60,7 +61,7 @@ func (b *badge) show(in nft.Table) error {
 		return fmt.Errorf("bind to unix socket %s: %w", name, err)
 	}
 	var batch nft.Batch
-	if info, err := b.nft.Table(in); err == nil && info.Flags&nft.Owned == 0 { // a copy that somebody has loaded
+	if info, err := b.nft.Table(in); err == nil && info.Flags&nft.Owned == 0 { // a copy that another program has loaded
 		batch.DeleteTable(in)
 	}
 	batch.CreateTable(in, meetingFlags, name)
@@ -89,7 +90,7 @@ type successor struct {
 	met string
 }
 
-// newSuccessor prepares on the calling thread, whose network namespace counts, what listen does anywhere.
+// newSuccessor opens the sockets in the calling thread's network namespace. Afterwards, listen may run on any thread.
 func newSuccessor() (*successor, error) {
 	b, err := newBadge()
 	if err != nil {
@@ -158,7 +159,7 @@ func meetPredecessor() (*net.UnixConn, error) {
 	if !there {
 		return nil, nil
 	}
-	if err := unix.Connect(b.fd, &unix.SockaddrUnix{Name: who.Comment}); err != nil { // from now on nobody else can send to this one
+	if err := unix.Connect(b.fd, &unix.SockaddrUnix{Name: who.Comment}); err != nil { // from now on no other process can send to this one
 		if _, there := b.other(predecessorTable); !there {
 			return nil, nil
 		}

@@ -245,7 +245,8 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
 }
 
-// addrPort converts an address of package syscall: package unix asks the kernel for the protocol of each socket, too.
+// addrPort converts an address of package syscall. Package unix would also ask the kernel for the protocol of each
+// socket.
 func addrPort(sa syscall.Sockaddr) netip.AddrPort {
 	switch sa := sa.(type) {
 	case *syscall.SockaddrInet4:
@@ -331,7 +332,7 @@ func (o Options) withinMemory() Options {
 func bound(fd, bytes int) {
 	for _, way := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
 		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, way[0], bytes/2) != nil { // the kernel doubles it
-			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, way[1], bytes/2) // without the right, net.core.rmem_max and wmem_max are bounds, too
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, way[1], bytes/2) // without the right, net.core.rmem_max and wmem_max also apply
 		}
 	}
 }

@@ -194,7 +194,7 @@ func (c *conn) begin(s *streamListener, fd int) {
 	if !dst.IsValid() {
 		var err error
 		if dst, err = destination(fd, s.kind.Family); err != nil || dst == s.at {
-			c.end(true) // it was not translated: somebody has connected to the relay itself
+			c.end(true) // it was not translated: the client has connected to the relay itself
 			return
 		}
 	}

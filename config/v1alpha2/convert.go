@@ -61,7 +61,7 @@ func (c *KubeProxyConfiguration) Convert() (*config.Config, []*config.FieldError
 	return out, errs
 }
 
-// From returns the file that says what c says. It shares nothing with c.
+// From returns the file that has the settings of c. It shares no memory with c.
 func From(c *config.Config) *KubeProxyConfiguration {
 	out := &KubeProxyConfiguration{
 		APIVersion:                         APIVersion,

@@ -28,7 +28,7 @@
 //
 //   - after each commit, Note for each service, with its state in the dataplane before and after;
 //   - after the first commit of a process, NoteAll, because earlier changes are not known;
-//   - after rules were missing, because somebody flushed them, NoteGap;
+//   - after rules were missing, because another program flushed them, NoteGap;
 //   - after each change of the addresses that serve node ports, SetNodePortAddrs.
 //
 // A dataplane that can afford to wait calls Clean in its Apply, as the example does. A look takes from 10 ms in an empty table to a second

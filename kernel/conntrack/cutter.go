@@ -61,9 +61,9 @@ const cutAgain = time.Second
 // The next look covers all commits since the last one, so stale flows last little longer than this.
 const lookPause = 250 * time.Millisecond
 
-// lookShare is the ratio of the time without looks to their processor time, so that looks take at most a quarter of a CPU. A look takes a
-// second of one CPU if somebody has filled the kernel's table with flows. The time that a look waits for a CPU does not count. Otherwise
-// stale flows would needlessly last longer on a busy node.
+// lookShare is the ratio of the time without looks to their processor time, so that looks take at most a quarter of a
+// CPU. A look takes a second of one CPU if a client has filled the kernel's table with flows. The time that a look
+// waits for a CPU does not count. Otherwise stale flows would needlessly last longer on a busy node.
 //
 // The pause for a look may come after the next look. A change often comes soon after another one, or soon after the start with its long
 // look.

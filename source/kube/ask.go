@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Answer is how an API server answers somebody who wants to run a service proxy for a Node.
+// Answer is the answer of an API server to questions of a service proxy for a Node.
 type Answer struct {
 	Version string        // of the API server
 	Took    time.Duration // from the question to the version

@@ -11,7 +11,7 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// delivery brings what watchers say to the sink. All of it belongs to one goroutine.
+// delivery brings the watchers' events to the sink. All of it belongs to one goroutine.
 type delivery struct {
 	ctx    context.Context // the context of run
 	source *Source

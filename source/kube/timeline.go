@@ -197,7 +197,8 @@ func (w *watcher) compare(ctx context.Context, version string) error {
 // isExpired reports whether an error says that a version is no longer in etcd.
 func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
-// mayBeFuture reports whether an error says that a version is not there yet. Older API servers pass on what etcd says.
+// mayBeFuture reports whether an error says that a version is not there yet. Older API servers pass on the message of
+// etcd.
 func mayBeFuture(err error) bool {
 	return apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) || strings.Contains(err.Error(), "future revision")
 }

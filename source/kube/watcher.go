@@ -87,11 +87,11 @@ type watcher struct {
 	present *openWatch
 	last    anchors
 	doubt   *doubt // nil if there is none
-	// resumes is set if the next watch goes on where one was ended by somebody else.
+	// resumes is set if the next watch continues one that the other side has ended.
 	resumes bool
 }
 
-// run watches until ctx ends, which is what stop does.
+// run watches until ctx ends. stop ends ctx.
 func (w *watcher) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		attempt, cancel := context.WithCancel(ctx)

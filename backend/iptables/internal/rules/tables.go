@@ -447,7 +447,7 @@ func (t *Tables) planChains(p *Plan) {
 		have, exists := t.held.chains[id]
 		if wanted != exists || want != have {
 			if !wanted && have == "" && t.held.referenced[id] > 0 {
-				continue // somebody else's rule leads there, and it is empty already
+				continue // another program's rule leads there, and it is empty already
 			}
 			p.chains = append(p.chains, id)
 		}

@@ -16,7 +16,7 @@ type Packet struct {
 	Dst      netip.AddrPort
 	// Src is not valid if it is not known.
 	Src netip.Addr
-	// FromPod and FromNode report what the client is: at most one of them is set.
+	// FromPod and FromNode report whether the client is a pod or the node. At most one of them is set.
 	FromPod, FromNode bool
 	// ToNode reports whether Dst is an address of this node.
 	ToNode bool

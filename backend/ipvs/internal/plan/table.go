@@ -168,7 +168,8 @@ func (o *Rules) Chains(f state.Family) []nft.Chain {
 	services.Rules = append(services.Rules,
 		// nft: ip daddr . meta l4proto . th dport @servers return
 		join(r.server(setServers), one(nft.Return())),
-		// The reset that answers a process of the node passes here, too: to the address of a server, which that process has itself.
+		// A reset that answers a process of the node also passes here. It goes to the address of a server, which is the
+		// process's own address.
 		//
 		// nft: ct direction original ip daddr @addresses goto unserved
 		join(one(nft.Ct(nft.Reg0, nft.CtDirection), nft.Equal(nft.Reg0, nft.OriginalDirection())), r.addr(dst), one(nft.InSet(nft.Reg0, setAddresses), nft.Goto(chainUnserved))),

@@ -128,7 +128,7 @@ func (m *Mirror) difference(settings *Settings, ks *kernelState, want Desired) (
 		before := m.services[s.Name]
 		next := applied{record: s, numbers: p.number(s.Name, kept.without(before.numbers), s), above: settings.above(s)}
 		if e := ks.asExpected(i); e != nil {
-			next.places = e.places // the numbers are the same, too: they were given in the same order
+			next.places = e.places // the numbers are also the same: they were given in the same order
 			p.services[s.Name] = next
 			p.confirm(ks, e)
 			continue

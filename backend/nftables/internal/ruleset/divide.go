@@ -22,11 +22,11 @@ type stage uint8
 
 const (
 	tableChanges    stage = iota // sets, chains and rules
-	sharedAdditions              // what services have in common, before the first of them needs it
+	sharedAdditions              // shared elements of services, before the first service needs them
 	wholeServices
 	orphanedFrontends
 	orphanedNumbers // of lists and ports, when no frontend leads there
-	sharedDeletions // when no service needs it
+	sharedDeletions // when no service needs them
 )
 
 // unit is a place in the order in which a plan is committed in parts.
@@ -119,8 +119,8 @@ func (p Part) Write(b *nft.Batch) {
 	}
 }
 
-// Probe puts an element into a batch that nobody sees, because the same batch deletes it. A kernel that has no room for that has none
-// for anything.
+// Probe puts an element into a batch that deletes it again, so that it is never visible. If the kernel has no room for
+// it, it has no room for any element.
 func Probe(b *nft.Batch) {
 	e := newSharedKey(hairpin, netip.IPv4Unspecified()).element()
 	t, name, encoded := table(e.family), e.set.name(), e.encode(e.set.layout(e.family))
@@ -236,7 +236,7 @@ func (s *dividedSet) writePart(list []ofUnit, units []unit, put func(nft.Table, 
 	}
 }
 
-// part returns what list has of consecutive units.
+// part returns the part of list that belongs to consecutive units.
 func (s *dividedSet) part(list []ofUnit, units []unit) []ofUnit {
 	compare := func(e ofUnit, u unit) int { return e.unit.compare(u) }
 	from, _ := slices.BinarySearchFunc(list, units[0], compare)

@@ -80,8 +80,8 @@ const (
 	affinity                        // number of a port with affinity . client : number of an endpoint. Filled by rules.
 
 	// Sets of both spaces. F is the space's key.
-	restricted // F : number of the list of clients that may connect, and nobody else
-	split      // F: outside clients take the outside view, others the inside one, and nobody the common one
+	restricted // F : number of the list of clients; only these may connect
+	split      // F: outside clients take the outside view, others the inside one, and no client the common one
 	masquerade // F: masquerade rule arg (a state.Masquerade) applies, not the space's usual one
 	endpoints  // F: the view has more than one and at most arg endpoints
 	slots      // F . index : endpoint

@@ -20,8 +20,8 @@ type lookups struct {
 	at      int
 	isLarge bool
 	expect  expectation
-	// reached is how many services were looked up, and one more if the node ports were, too. The last of them are the services in
-	// present.
+	// reached is how many services were looked up, plus one if the node ports were also looked up. The last of them are
+	// the services in present.
 	reached int
 	present *Lookup
 	queue   []*Lookup // those that have begun, in the order of the services

@@ -66,8 +66,8 @@ type sourceLists struct {
 	}
 }
 
-// index returns which of the family's lists a frontend has. Nearly always that is the only one; but what many frontends with many
-// lists take is linear, too.
+// index returns the index of the family's list that a frontend has. Nearly always there is only one list, but many
+// frontends with many lists also take linear time.
 func (l *sourceLists) index(f state.Family, sources []netip.Prefix) (list int, isNew bool) {
 	of := &l.families[0]
 	if f == state.IPv6 {

@@ -270,7 +270,7 @@ type frontendRenderer struct {
 	keyLen   int
 	space    space
 	affinity *portAffinity // nil if there is none
-	only     *portDiff     // nil unless the other port has the frontend, too
+	only     *portDiff     // nil unless the other port also has the frontend
 }
 
 func (b *frontendRenderer) element(v view, k kind, arg uint32) *element {

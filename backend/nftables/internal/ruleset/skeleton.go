@@ -567,9 +567,9 @@ func (sk *skeleton) loopback() nft.Chain {
 	return c
 }
 
-// refuseOnLoopback refuses connections to NodePorts on ::1 that nobody serves, if NodePorts of TCP are served on ::1. Rules translate
-// nothing on ::1, and the relay takes TCP only, to Services with endpoints. The last lookup counts, and finds nothing if NodePorts are not
-// served on ::1.
+// refuseOnLoopback refuses connections to unserved NodePorts on ::1, if NodePorts of TCP are served on ::1. Rules
+// translate nothing on ::1, and the relay takes TCP only, to Services with endpoints. The last lookup counts, and finds
+// nothing if NodePorts are not served on ::1.
 func (sk *skeleton) refuseOnLoopback() (rules []rule) {
 	if sk.f != state.IPv6 {
 		return nil

@@ -85,11 +85,11 @@ type Amount struct {
 	Ended uint64
 }
 
-// CrowdedFor is for how long it is a problem that something had to go.
+// CrowdedFor is how long a lack of room remains a problem after the last item had to leave.
 const CrowdedFor = time.Minute
 
-// Problem describes that something had to go, in the last minute before now, and what to do. what names it, most is how many there may be, and field what
-// bounds them. It returns nil if nothing had to.
+// Problem returns an error, with its remedy, if an item had to leave in the last minute before now. what names the
+// items, most is their limit, and field is the option that sets the limit.
 func (n *Note) Problem(what, field string, most int, now time.Time) error {
 	if n.Ended == 0 || now.Sub(n.At) >= CrowdedFor {
 		return nil

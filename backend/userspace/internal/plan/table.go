@@ -101,7 +101,8 @@ func (t *Table) All() iter.Seq[*state.Service] {
 // Names yields the names of all services.
 func (t *Table) Names() iter.Seq[state.ServiceName] { return maps.Keys(t.services) }
 
-// Set adds or replaces a service. Frontends that others had are its own then: these are set, too, or removed.
+// Set adds or replaces a service. It takes over frontends that other services had. The same update also sets or removes
+// those services.
 func (t *Table) Set(s *state.Service) {
 	if t.services == nil {
 		t.services, t.frontends = map[state.ServiceName]*service{}, map[state.FrontendKey]place{}
