@@ -13,7 +13,6 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -36,34 +35,12 @@ import (
 // that process. Such tests run in parallel: they wait most of their time.
 func inNamespace(t *testing.T) bool {
 	t.Helper()
-	netnstest.Need(t)
-	const mark = "SWITCHYARD_TEST_NAMESPACE"
-	if os.Getenv(mark) == "" {
-		t.Parallel()
-		timeout := 90 * time.Second
-		if deadline, ok := t.Deadline(); ok {
-			timeout = time.Until(deadline)
-		}
-		// One story at a time: one process at most programs a network namespace.
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.parallel=1", "-test.timeout="+timeout.String())
-		cmd.Env = append(os.Environ(), mark+"=1")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-		if os.Getuid() != 0 {
-			cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
-			cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
-			cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
-		}
-		out, err := cmd.CombinedOutput()
-		switch {
-		case len(out) == 0 && err != nil:
-			t.Skipf("no network namespace can be made: %v", err)
-		case err != nil:
-			t.Fatalf("%v\n%s", err, out)
-		case bytes.Contains(out, []byte("--- SKIP: "+t.Name()+" ")):
-			t.Skipf("%s", out)
-		default:
-			t.Logf("%s", out)
-		}
+	timeout := 90 * time.Second
+	if deadline, ok := t.Deadline(); ok {
+		timeout = time.Until(deadline)
+	}
+	// One story at a time: one process at most programs a network namespace.
+	if !netnstest.Apart(t, 0, timeout, "-test.parallel=1") {
 		return false
 	}
 	lo, err := netlink.LinkByName("lo")

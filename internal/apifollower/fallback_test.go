@@ -7,15 +7,10 @@ import (
 	"net"
 	"net/netip"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/test/bufconn"
-
-	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/internal/apifollower"
 	"github.com/switchyard-net/switchyard/internal/revlog"
 	"github.com/switchyard-net/switchyard/server"
@@ -28,13 +23,10 @@ var errClosed = errors.New("closed")
 
 // fallbackWorld has a relay that comes and goes, and a node that follows it or helps itself.
 type fallbackWorld struct {
-	t *testing.T
+	remote
 
-	mu       sync.Mutex
-	listener *bufconn.Listener // nil while there is no relay
-	stop     func()
-	reported []string
-
+	// All below but node is guarded by mu.
+	reported  []string
 	instances map[*revlog.States]uint64
 
 	backups int // started
@@ -46,33 +38,12 @@ type fallbackWorld struct {
 }
 
 func newFallbackWorld(t *testing.T) *fallbackWorld {
-	w := &fallbackWorld{t: t, own: revlog.NewStates(&state.Node{Name: "here"}, errClosed), instances: make(map[*revlog.States]uint64)}
-	api, err := apifollower.New(apifollower.Options{Fallback: &apifollower.Fallback{After: after, Start: w.backup}, Client: client.Options{
-		Target: "unix:///relay", Node: "here", MinBackoff: 100 * time.Millisecond, MaxBackoff: time.Second,
-		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			w.mu.Lock()
-			l := w.listener
-			w.mu.Unlock()
-			if l == nil {
-				return nil, errors.New("connection refused")
-			}
-			return l.DialContext(ctx)
-		})},
-	}})
-	if err != nil {
+	w := &fallbackWorld{remote: remote{t: t}, own: revlog.NewStates(&state.Node{Name: "here"}, errClosed), instances: make(map[*revlog.States]uint64)}
+	var err error
+	if w.node, err = apifollower.New(apifollower.Options{Fallback: &apifollower.Fallback{After: after, Start: w.backup}, Client: w.options()}); err != nil {
 		t.Fatal(err)
 	}
-	w.node = api
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- w.node.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		w.down()
-	})
+	w.run(w.node)
 	return w
 }
 
@@ -121,32 +92,7 @@ func (w *fallbackWorld) up(feed *revlog.States) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	l := bufconn.Listen(1 << 20)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := s.Serve(ctx, l, nil); err != nil {
-			w.t.Error(err)
-		}
-	}()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.listener, w.stop = l, func() {
-		cancel()
-		<-done
-	}
-}
-
-// down ends the relay.
-func (w *fallbackWorld) down() {
-	w.mu.Lock()
-	stop := w.stop
-	w.listener, w.stop = nil, nil
-	w.mu.Unlock()
-	if stop != nil {
-		stop()
-	}
+	w.listen(func(ctx context.Context, l net.Listener) error { return s.Serve(ctx, l, nil) })
 }
 
 // shows expects the services that the node shows, once everything has settled.

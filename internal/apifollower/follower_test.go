@@ -26,15 +26,80 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// world is a follower, and a server that comes and goes.
-type world struct {
-	t        *testing.T
-	follower *apifollower.Follower
+// remote is a server that comes and goes.
+type remote struct {
+	t *testing.T
 
 	mu       sync.Mutex
 	listener *bufconn.Listener // nil while there is no server
 	stop     func()
-	reported []string // to the server that is up
+}
+
+// options are those of a client of the server.
+func (r *remote) options() client.Options {
+	return client.Options{
+		Target: "unix:///api", Node: "here", MinBackoff: 100 * time.Millisecond, MaxBackoff: time.Second,
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			r.mu.Lock()
+			l := r.listener
+			r.mu.Unlock()
+			if l == nil {
+				return nil, errors.New("connection refused")
+			}
+			return l.DialContext(ctx)
+		})},
+	}
+}
+
+// run runs a follower of the server until the test ends.
+func (r *remote) run(f *apifollower.Follower) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	r.t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			r.t.Error(err)
+		}
+		r.down()
+	})
+}
+
+// listen starts a server.
+func (r *remote) listen(serve func(context.Context, net.Listener) error) {
+	l := bufconn.Listen(1 << 20)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := serve(ctx, l); err != nil {
+			r.t.Error(err)
+		}
+	}()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listener, r.stop = l, func() {
+		cancel()
+		<-done
+	}
+}
+
+// down ends the server.
+func (r *remote) down() {
+	r.mu.Lock()
+	stop := r.stop
+	r.listener, r.stop = nil, nil
+	r.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+}
+
+// world is a follower and its server.
+type world struct {
+	remote
+	follower *apifollower.Follower
+	reported []string // to the server that is up; guarded by mu
 	logged   bytes.Buffer
 }
 
@@ -46,33 +111,12 @@ func (w *world) Write(line []byte) (int, error) {
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t}
+	w := &world{remote: remote{t: t}}
 	var err error
-	w.follower, err = apifollower.New(apifollower.Options{Logger: slog.New(slog.NewTextHandler(w, nil)), Client: client.Options{
-		Target: "unix:///api", Node: "here", MinBackoff: 100 * time.Millisecond, MaxBackoff: time.Second,
-		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			w.mu.Lock()
-			l := w.listener
-			w.mu.Unlock()
-			if l == nil {
-				return nil, errors.New("connection refused")
-			}
-			return l.DialContext(ctx)
-		})},
-	}})
-	if err != nil {
+	if w.follower, err = apifollower.New(apifollower.Options{Logger: slog.New(slog.NewTextHandler(w, nil)), Client: w.options()}); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- w.follower.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		w.down()
-	})
+	w.run(w.follower)
 	return w
 }
 
@@ -92,35 +136,12 @@ func (w *world) up(instance uint64, feed state.Feed) {
 }
 
 func (w *world) serve(serve func(context.Context, net.Listener) error) {
-	l := bufconn.Listen(1 << 20)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := serve(ctx, l); err != nil {
-			w.t.Error(err)
-		}
-	}()
 	w.mu.Lock()
 	w.reported = nil
-	w.listener, w.stop = l, func() {
-		cancel()
-		<-done
-	}
 	w.mu.Unlock()
+	w.listen(serve)
 	time.Sleep(2 * time.Second)
 	synctest.Wait()
-}
-
-// down ends the server.
-func (w *world) down() {
-	w.mu.Lock()
-	stop := w.stop
-	w.listener, w.stop = nil, nil
-	w.mu.Unlock()
-	if stop != nil {
-		stop()
-	}
 }
 
 func (w *world) heard(applied state.Revision, failed int) {

@@ -33,8 +33,8 @@ const (
 	relayMetrics = "127.0.0.1:10269"
 	relayAPI     = "tcp://127.0.0.1:8443"
 
-	// programVariable is where a test finds the program, and namespaceVariable is set in a test's own namespaces.
-	programVariable, namespaceVariable = "SWITCHYARD_ALERTS_PROGRAM", "SWITCHYARD_ALERTS_NAMESPACE"
+	// programVariable is where a test finds the program.
+	programVariable = "SWITCHYARD_ALERTS_PROGRAM"
 )
 
 // TestMain builds the program once.
@@ -65,32 +65,11 @@ func TestMain(m *testing.M) {
 // process. With the PID namespace, the processes of a test end with it, even if it panics or times out.
 func inNamespace(t *testing.T) bool {
 	t.Helper()
-	netnstest.Need(t)
-	if os.Getenv(namespaceVariable) == "" {
-		t.Parallel()
-		timeout := 2 * time.Minute
-		if *realTime {
-			timeout += time.Hour
-		}
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout="+timeout.String(), fmt.Sprint("-real=", *realTime))
-		cmd.Env = append(os.Environ(), namespaceVariable+"=1")
-		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
-		if os.Getuid() != 0 {
-			cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
-			cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
-			cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
-		}
-		out, err := cmd.CombinedOutput()
-		switch {
-		case len(out) == 0 && err != nil:
-			t.Skipf("no namespaces can be made: %v", err)
-		case err != nil:
-			t.Fatalf("%v\n%s", err, out)
-		case bytes.Contains(out, []byte("--- SKIP: "+t.Name()+" ")):
-			t.Skipf("%s", out)
-		default:
-			t.Logf("%s", out)
-		}
+	timeout := 2 * time.Minute
+	if *realTime {
+		timeout += time.Hour
+	}
+	if !netnstest.Apart(t, syscall.CLONE_NEWNS|syscall.CLONE_NEWPID, timeout, fmt.Sprint("-real=", *realTime)) {
 		return false
 	}
 	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
