@@ -11,7 +11,7 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 )
 
-// TestPodSettings: what is set for pods is in the pods of nodes and relays, and in no others.
+// TestPodSettings: the settings for pods apply to the pods of nodes and relays, and to no others.
 func TestPodSettings(t *testing.T) {
 	affinity := func(key string) values {
 		return values{"nodeAffinity": values{"requiredDuringSchedulingIgnoredDuringExecution": values{

@@ -300,25 +300,25 @@ func (v *view) noService(name state.ServiceName) error {
 // namespace. It is empty if there are none.
 func near(name string, names []string) string {
 	namespace, own, _ := strings.Cut(name, "/")
-	var same, beside, namespaces []string
+	var same, nearby, namespaces []string
 	for _, n := range names {
 		ns, other, _ := strings.Cut(n, "/")
 		switch {
 		case other == own:
 			same = append(same, n)
 		case ns == namespace:
-			beside = append(beside, n)
+			nearby = append(nearby, n)
 		}
 		namespaces = append(namespaces, ns)
 	}
 	if len(same) > 0 {
 		return "there is " + some(same)
 	}
-	if like := spelling.Closest(name, beside); like != "" {
+	if like := spelling.Closest(name, nearby); like != "" {
 		return "did you mean " + like + "?"
 	}
-	if len(beside) > 0 {
-		return "there is " + some(beside)
+	if len(nearby) > 0 {
+		return "there is " + some(nearby)
 	}
 	slices.Sort(namespaces)
 	if like := spelling.Closest(namespace, slices.Compact(namespaces)); like != "" {

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// workers are the processes that benchmarks consist of, by name: what each answers with. A process of its own has memory and processor time
-// of its own, and is in a cgroup and a network namespace of its own.
+// workers make the object that answers the calls of a worker process, by the name of the worker. Each process has its own memory, processor
+// time, cgroup and network namespace.
 var workers = map[string]func() any{
 	makesConnections: func() any { return newConnections() },
 	holdsDataplane:   func() any { return &holder{} },
