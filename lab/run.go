@@ -197,13 +197,13 @@ func follow(ctx context.Context, o Options, show func(message any, changed bool)
 		return errors.Join(loaded.Errs...)
 	}
 	pods := minicluster.Pods(loaded.Objects)
-	progress("making the nodes for %s", count(pods, "pod"))
+	progress("making the nodes for %s", diagnosis.Count(pods, "pod"))
 	s, err := newSession(ctx, o, pods)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	s.stage.started = func(n, of int) { progress("%d of %s started", n, count(of, "pod")) }
+	s.stage.started = func(n, of int) { progress("%d of %s started", n, diagnosis.Count(of, "pod")) }
 	show(explainMsg(s.explain), false)
 	defer s.servePage(ctx)()
 	var last []runtime.Object
@@ -213,7 +213,7 @@ func follow(ctx context.Context, o Options, show func(message any, changed bool)
 			last = loaded.Objects
 			s.problem = s.apply(ctx, loaded)
 		}
-		progress("connecting to %s", count(len(s.cluster.Services), "Service"))
+		progress("connecting to %s", diagnosis.Count(len(s.cluster.Services), "Service"))
 		v := s.round(ctx)
 		if err := s.failed(); err != nil {
 			return err
@@ -308,7 +308,7 @@ func clean(lines []string) []string {
 
 // title says what runs, and where there is a page about it.
 func (v *view) title(p palette) string {
-	text := fmt.Sprintf("  %s: %s, %s on two nodes; clients: a pod, the node, one outside", v.inputs, count(v.services, "service"), count(v.pods, "pod"))
+	text := fmt.Sprintf("  %s: %s, %s on two nodes; clients: a pod, the node, one outside", v.inputs, diagnosis.Count(v.services, "service"), diagnosis.Count(v.pods, "pod"))
 	if v.page != "" {
 		text += "; page: " + v.page
 	}
@@ -376,7 +376,7 @@ func (v *view) summary(p palette, width int) []string {
 	for i := range v.results {
 		bad += min(len(v.results[i].surprises), 1)
 	}
-	made := fmt.Sprintf(" (%s in %.1fs%s)", count(v.calls, "connection"), v.took.Seconds(), v.byHooks())
+	made := fmt.Sprintf(" (%s in %.1fs%s)", diagnosis.Count(v.calls, "connection"), v.took.Seconds(), v.byHooks())
 	verdict := p.good("✓") + fmt.Sprintf(" all %d paths are as they must be", len(v.results)) + made
 	if bad > 0 {
 		verdict = p.bad(fmt.Sprintf("✗ %d of %d paths are not as they must be", bad, len(v.results))) + made
@@ -390,13 +390,6 @@ func (v *view) byHooks() string {
 		return ""
 	}
 	return fmt.Sprintf(", %d of them translated at sockets", *v.hooked)
-}
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // sctpNote is the view's text on kernels without SCTP.

@@ -35,7 +35,7 @@ type remote struct {
 	stop     func()
 }
 
-// options are those of a client of the server.
+// options returns the options of a client of the server.
 func (r *remote) options() client.Options {
 	return client.Options{
 		Target: "unix:///api", Node: "here", MinBackoff: 100 * time.Millisecond, MaxBackoff: time.Second,

@@ -134,8 +134,8 @@ func Service(why *store.Explanation, node string, facts *Facts, local []netip.Ad
 	s.sourceRanges()
 	s.nodeAddress(local)
 	s.externalName()
-	for _, p := range why.Problems {
-		s.problem(&p)
+	for i := range why.Problems {
+		s.add(s.problem(&why.Problems[i]))
 	}
 	for i := range s.found {
 		s.found[i].Place = facts.place(s.found[i].Object, s.found[i].Field)
@@ -191,9 +191,9 @@ func (s *subject) add(f Finding) {
 	}
 }
 
-// problem adds what the store reports.
-func (s *subject) problem(p *store.Problem) {
-	s.add(Finding{Reason: Reason(p.Reason), Severity: problemSeverity(p.Reason), Field: p.Field, Text: p.Field + ": " + p.Note, Remedy: p.Remedy})
+// problem is what the store reports.
+func (s *subject) problem(p *store.Problem) Finding {
+	return Finding{Reason: Reason(p.Reason), Severity: problemSeverity(p.Reason), Object: s.about, Field: p.Field, Text: p.Field + ": " + p.Note, Remedy: p.Remedy}
 }
 
 func problemSeverity(r store.Reason) Severity {
@@ -206,9 +206,9 @@ func problemSeverity(r store.Reason) Severity {
 
 // noRoom returns the problem of a Service that has more entries than there is room for.
 func (s *subject) noRoom() *Finding {
-	for _, p := range s.why.Problems {
-		if problemSeverity(p.Reason) == Fault {
-			return &Finding{Reason: Reason(p.Reason), Severity: Fault, Object: s.about, Field: p.Field, Text: p.Field + ": " + p.Note, Remedy: p.Remedy}
+	for i := range s.why.Problems {
+		if f := s.problem(&s.why.Problems[i]); f.Severity == Fault {
+			return &f
 		}
 	}
 	return &Finding{Reason: Reason(store.ServiceTooLarge), Severity: Fault, Object: s.about,

@@ -69,7 +69,7 @@ func (p *Pod) portsText() string {
 	if len(texts) == 0 {
 		return "none"
 	}
-	return some(texts)
+	return Some(texts)
 }
 
 // Workload is what makes pods.

@@ -92,7 +92,7 @@ func (s *subject) sliceNames(p *brain.PortReasons) string {
 		names = append(names, p.Endpoints[i].Slice.Name)
 	}
 	slices.Sort(names)
-	return plural("EndpointSlice", slices.Compact(names))
+	return Plural("EndpointSlice", slices.Compact(names))
 }
 
 // noEndpoint is why no slice has an endpoint for a port.
@@ -161,7 +161,7 @@ func (s *subject) noSuchPort(p *brain.PortReasons, with []brain.SliceReasons) *F
 		has = append(has, nameOf(port.Name, port.Protocol))
 	}
 	f.Remedy = "give the ports of the Service and of " + s.slice(with) + " the same name and protocol"
-	if f.Cause = s.slice(with) + " has " + some(has); len(has) == 0 {
+	if f.Cause = s.slice(with) + " has " + Some(has); len(has) == 0 {
 		f.Cause, f.Remedy = s.slice(with)+" has no port", "add the port to "+s.slice(with)
 	}
 	return f
@@ -270,7 +270,7 @@ func NoneHere(p *brain.PortReasons, external bool, node string) Finding {
 		f.Text = fmt.Sprintf("%s is Local, and no endpoint on this node, %s, is ready", policy, node)
 	}
 	if len(nodes) > 0 {
-		f.Cause = "the Service has endpoints on " + plural("node", nodes)
+		f.Cause = "the Service has endpoints on " + Plural("node", nodes)
 	}
 	return f
 }

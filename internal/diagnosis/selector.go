@@ -153,7 +153,7 @@ func (s *subject) missOf(selector map[string]string, w *Workload) (text string, 
 		return "", 0 // they have nothing to do with each other
 	}
 	cost += len(wrong)
-	return some(wrong), cost
+	return Some(wrong), cost
 }
 
 // likeKey returns the key under which labels have the wanted value, the one nearest to the wanted key.
@@ -183,5 +183,5 @@ func labelsText(labels map[string]string) string {
 	for _, k := range slices.Sorted(maps.Keys(labels)) {
 		texts = append(texts, k+"="+labels[k])
 	}
-	return strings.ReplaceAll(some(texts), ", ", ",")
+	return strings.ReplaceAll(Some(texts), ", ", ",")
 }

@@ -51,7 +51,7 @@ func (s *subject) noNamedPort(t *Target, protocol state.Protocol) (cause, remedy
 	case len(has) == 0:
 		return fmt.Sprintf("targetPort is the name %q, and the ports of %s have no names", t.Target, its(len(pods))), remedy
 	}
-	return fmt.Sprintf("targetPort %q is the name of no port of %s, only %s", t.Target, its(len(pods)), some(has)), remedy
+	return fmt.Sprintf("targetPort %q is the name of no port of %s, only %s", t.Target, its(len(pods)), Some(has)), remedy
 }
 
 // somePods warns of a named targetPort that only some of the pods have.

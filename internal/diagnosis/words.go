@@ -9,8 +9,8 @@ import (
 // maxNamed is how many items of one kind a sentence names.
 const maxNamed = 8
 
-// some joins up to maxNamed texts.
-func some(texts []string) string {
+// Some joins up to maxNamed texts.
+func Some(texts []string) string {
 	if more := len(texts) - maxNamed; more > 0 {
 		texts = append(slices.Clone(texts[:maxNamed]), fmt.Sprintf("and %d more", more))
 	}
@@ -25,11 +25,12 @@ func Count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-func plural(noun string, names []string) string {
+// Plural names one or several things of a kind: node a, or nodes a, b.
+func Plural(noun string, names []string) string {
 	if len(names) == 1 {
 		return noun + " " + names[0]
 	}
-	return noun + "s " + some(names)
+	return noun + "s " + Some(names)
 }
 
 // matches begins a sentence about pods that match something.

@@ -312,13 +312,13 @@ func near(name string, names []string) string {
 		namespaces = append(namespaces, ns)
 	}
 	if len(same) > 0 {
-		return "there is " + some(same)
+		return "there is " + diagnosis.Some(same)
 	}
 	if like := spelling.Closest(name, nearby); like != "" {
 		return "did you mean " + like + "?"
 	}
 	if len(nearby) > 0 {
-		return "there is " + some(nearby)
+		return "there is " + diagnosis.Some(nearby)
 	}
 	slices.Sort(namespaces)
 	if like := spelling.Closest(namespace, slices.Compact(namespaces)); like != "" {
@@ -344,7 +344,7 @@ func portsOf(o *model.Service, to To) ([]model.ServicePort, error) {
 	case len(found) > 0:
 		return found, nil
 	case !isNumber:
-		return nil, fmt.Errorf("there is no port %q in Service %v; it has %s%s", to.port, o.Name, some(namedPortTexts(o)), meantPort(to.port, o))
+		return nil, fmt.Errorf("there is no port %q in Service %v; it has %s%s", to.port, o.Name, diagnosis.Some(namedPortTexts(o)), meantPort(to.port, o))
 	}
 	protocol := to.protocol
 	if protocol == 0 {
@@ -469,7 +469,7 @@ func (v *view) noteOthers(a *Answer, who *asker, o *model.Service, p *model.Serv
 		}
 	}
 	if list := v.balancers(o.Name); len(list) > 0 && a.Frontend.Kind != state.LoadBalancer.String() {
-		a.Notes = append(a.Notes, "its load balancer ("+some(list)+
+		a.Notes = append(a.Notes, "its load balancer ("+diagnosis.Some(list)+
 			") is none of the node's: by its ipMode Proxy, or because only its name is known, clients connect to it, and it connects to the nodes")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/internal/diagnosis"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
@@ -103,7 +104,7 @@ func (v *view) whyNot(name state.ServiceName, c Connection) (because, remedy str
 			return portReasonText(&p), ""
 		}
 	}
-	because = fmt.Sprintf("the Service has no port %d, only %s", c.Dst.Port(), some(portTexts(o)))
+	because = fmt.Sprintf("the Service has no port %d, only %s", c.Dst.Port(), diagnosis.Some(portTexts(o)))
 	for _, p := range o.Ports {
 		if p.NodePort == c.Dst.Port() {
 			return because + fmt.Sprintf(": %d is its node port, which is served on addresses of nodes", p.NodePort), fmt.Sprintf("connect to port %d", p.Port)

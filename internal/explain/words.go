@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/internal/diagnosis"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
@@ -29,14 +30,6 @@ func join[T fmt.Stringer](list []T, with string) string {
 
 // maxNamed is how many items of one kind a sentence names.
 const maxNamed = 8
-
-// some joins up to maxNamed texts.
-func some(texts []string) string {
-	if more := len(texts) - maxNamed; more > 0 {
-		texts = append(slices.Clone(texts[:maxNamed]), fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(texts, ", ")
-}
 
 func oneOf(n int, noun string) string {
 	if n == 1 {
@@ -112,15 +105,8 @@ func (v *view) reasonText(reason brain.Reason, r *brain.EndpointReasons, reasons
 	return string(reason)
 }
 
-func nodesText(names []string) string { return plural("node", names) }
-func zonesText(names []string) string { return plural("zone", names) }
-
-func plural(noun string, names []string) string {
-	if len(names) == 1 {
-		return noun + " " + names[0]
-	}
-	return noun + "s " + some(names)
-}
+func nodesText(names []string) string { return diagnosis.Plural("node", names) }
+func zonesText(names []string) string { return diagnosis.Plural("zone", names) }
 
 func sliceText(s *brain.SliceReasons, p *state.Port) string {
 	switch s.Reason {
@@ -141,7 +127,7 @@ func sliceText(s *brain.SliceReasons, p *state.Port) string {
 		if len(has) == 0 {
 			return fmt.Sprintf("it has no port at all, and the Service's is %s", portText(p.Name, p.Protocol))
 		}
-		return fmt.Sprintf("it has the %s, and the Service's is %s: name and protocol must be the same", plural("port", has), portText(p.Name, p.Protocol))
+		return fmt.Sprintf("it has the %s, and the Service's is %s: name and protocol must be the same", diagnosis.Plural("port", has), portText(p.Name, p.Protocol))
 	}
 	return string(s.Reason)
 }
@@ -298,6 +284,6 @@ func (v *view) conflicts(a *Answer, c Connection, h held) {
 		order = "a nodePort goes before a healthCheckNodePort"
 	}
 	if len(others) > 0 {
-		a.Notes = append(a.Notes, fmt.Sprintf("%s wanted by %s, too: %s; then the oldest Service has it", key, plural("Service", others), order))
+		a.Notes = append(a.Notes, fmt.Sprintf("%s wanted by %s, too: %s; then the oldest Service has it", key, diagnosis.Plural("Service", others), order))
 	}
 }

@@ -22,8 +22,8 @@ type Growth struct {
 	// Operation is "part/operation". Dimension is what there is ten times more of at each size.
 	Operation string `json:"operation"`
 	Dimension string `json:"dimension"`
-	// Flat is set for an operation on one object while the number of others grows: its time must stay. The time of any
-	// other operation may grow as much as its input.
+	// Flat is set for an operation on one object among more and more objects: its time must stay. The time of any other
+	// operation may grow as much as its input.
 	Flat bool `json:"flat"`
 	// Sizes are those that were measured, and Seconds is how long one operation took at each.
 	Sizes   []int     `json:"sizes"`
