@@ -23,7 +23,6 @@ import (
 	protocodec "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/resolver"
-	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -44,7 +43,7 @@ const (
 // lost connection they reconnect as the library does.
 type fleet struct {
 	traffic   traffic // of TLS
-	addresses *manual.Resolver
+	addresses relayAddresses
 	nodes     []*node
 	running   sync.WaitGroup
 	stop      context.CancelFunc
@@ -58,6 +57,29 @@ type fleet struct {
 	all     chan struct{}
 }
 
+// relayAddresses resolves the name that all nodes follow, for new connections. Connections that exist keep their address.
+type relayAddresses struct {
+	latest atomic.Pointer[resolver.State]
+}
+
+// Scheme implements [resolver.Builder].
+func (*relayAddresses) Scheme() string { return "fleet" }
+
+// Build implements [resolver.Builder].
+func (a *relayAddresses) Build(_ resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
+	_ = cc.UpdateState(*a.latest.Load()) // the connection itself shows what is wrong
+	return resolved{}, nil
+}
+
+// resolved is a resolver that has nothing to add.
+type resolved struct{}
+
+// ResolveNow implements [resolver.Resolver].
+func (resolved) ResolveNow(resolver.ResolveNowOptions) {}
+
+// Close implements [resolver.Resolver].
+func (resolved) Close() {}
+
 // awaited is a change that nodes should come to have: bytes in the record of a service. The zero value is any state.
 type awaited struct {
 	service int
@@ -66,7 +88,7 @@ type awaited struct {
 
 // newFleet makes nodes and, in a directory, the certificates of a relay that they believe. They do not connect yet.
 func newFleet(dir string, nodes, services int) (*fleet, error) {
-	f := &fleet{addresses: manual.NewBuilderWithScheme("fleet")}
+	f := &fleet{}
 	authority := certtest.NewAuthority()
 	cert, key := authority.Issue(24*time.Hour, pkix.Name{CommonName: fleetName, Organization: []string{"switchyard:relays"}}, fleetName)
 	for name, content := range map[string][]byte{"ca.crt": authority.PEM, "relay.crt": cert, "relay.key": key} {
@@ -93,11 +115,11 @@ func (f *fleet) follow(ctx context.Context, addresses ...string) error {
 	for _, a := range addresses {
 		state.Addresses = append(state.Addresses, resolver.Address{Addr: a})
 	}
-	f.addresses.InitialState(state) // for the next connections; those that there are find out by themselves
+	f.addresses.latest.Store(&state)
 	if f.stop != nil {
 		return nil
 	}
-	resolver.Register(f.addresses) // no other client is in this process
+	resolver.Register(&f.addresses) // no other client is in this process
 	ctx, f.stop = context.WithCancel(ctx)
 	for _, n := range f.nodes {
 		watcher, err := client.NewWatcher(client.Options{
