@@ -1,0 +1,185 @@
+package state
+
+import (
+	"iter"
+	"net/netip"
+	"slices"
+)
+
+// Changes are what a change of one Service does, for people. They belong to the caller.
+type Changes struct {
+	// Added and Removed are the addresses of endpoints in routes, sorted. An address that several ports have counts once, and an address
+	// that one of them still has is not removed.
+	Added, Removed []netip.Addr
+	// Others name what else changed, in the order "ports", "frontends", "routes", "affinity", "health check". Ports come and go. "routes" is there
+	// only if no address came or went: an endpoint has another port, or connections are treated in another way.
+	Others []string
+}
+
+// IsEmpty reports whether nothing changed.
+func (c *Changes) IsEmpty() bool { return len(c.Added)+len(c.Removed)+len(c.Others) == 0 }
+
+// ChangesOf returns what changed from one record of a Service to the next. Either record may be nil: the Service does not exist then, and
+// Others is empty. The cost is linear in the size of the records.
+func ChangesOf(before, after *Service) (c Changes) {
+	const isBefore, isAfter = 1, 2
+	var ports, frontends, routes, affinity bool
+	in := map[netip.Addr]byte{} // the addresses that some route has and its counterpart lacks, and which of the records have them
+	for was, is := range pairs(before, after) {
+		if was == nil || is == nil {
+			ports = true
+			was, is = orEmpty(was), orEmpty(is)
+		} else {
+			frontends = frontends || !equalLists(was.Frontends, is.Frontends, Frontend.Equal)
+			affinity = affinity || was.Affinity != is.Affinity
+			routes = routes || !was.Internal.Equal(&is.Internal) || !was.External.Equal(&is.External) ||
+				!equalLists(was.Lingering, is.Lingering, func(a, b Endpoint) bool { return a == b })
+		}
+		theirs := is.routes()
+		for i, r := range was.routes() {
+			for addr := range differing(r.Endpoints, theirs[i].Endpoints) {
+				in[addr] = 0
+			}
+		}
+	}
+	if len(in) > 0 {
+		before.mark(in, isBefore)
+		after.mark(in, isAfter)
+	}
+	for addr, where := range in {
+		switch where {
+		case isBefore:
+			c.Removed = append(c.Removed, addr)
+		case isAfter:
+			c.Added = append(c.Added, addr)
+		}
+	}
+	slices.SortFunc(c.Added, netip.Addr.Compare)
+	slices.SortFunc(c.Removed, netip.Addr.Compare)
+	if before == nil || after == nil {
+		return c
+	}
+	for _, o := range []struct {
+		is   bool
+		name string
+	}{
+		{ports, "ports"},
+		{frontends, "frontends"},
+		{routes && len(c.Added)+len(c.Removed) == 0, "routes"},
+		{affinity, "affinity"},
+		{before.HealthCheck != after.HealthCheck, "health check"},
+	} {
+		if o.is {
+			c.Others = append(c.Others, o.name)
+		}
+	}
+	return c
+}
+
+// pairs yields the ports of two records in their order. Of each pair, a port is nil if its record lacks it.
+func pairs(before, after *Service) iter.Seq2[*Port, *Port] {
+	return func(yield func(was, is *Port) bool) {
+		a, b := before.ports(), after.ports()
+		for len(a) > 0 || len(b) > 0 {
+			var was, is *Port
+			c := 0
+			if len(a) > 0 && len(b) > 0 {
+				c = a[0].Compare(&b[0])
+			}
+			if len(a) > 0 && c <= 0 {
+				was = &a[0]
+			}
+			if len(b) > 0 && c >= 0 {
+				is = &b[0]
+			}
+			if was != nil {
+				a = a[1:]
+			}
+			if is != nil {
+				b = b[1:]
+			}
+			if !yield(was, is) {
+				return
+			}
+		}
+	}
+}
+
+// differing yields the addresses of endpoints that one of two sorted lists lacks.
+func differing(a, b []Endpoint) iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		if sameList(a, b) {
+			return
+		}
+		for len(a) > 0 || len(b) > 0 {
+			var e Endpoint
+			switch {
+			case len(b) == 0 || len(a) > 0 && a[0].Compare(b[0]) < 0:
+				e, a = a[0], a[1:]
+			case len(a) == 0 || b[0].Compare(a[0]) < 0:
+				e, b = b[0], b[1:]
+			default:
+				a, b = a[1:], b[1:]
+				continue
+			}
+			if !yield(e.Addr.Addr()) {
+				return
+			}
+		}
+	}
+}
+
+// mark sets a bit of each address of in that a route of the record has.
+func (s *Service) mark(in map[netip.Addr]byte, bit byte) {
+	for i := range s.ports() {
+		var last []Endpoint
+		for _, r := range s.Ports[i].routes() {
+			if sameList(r.Endpoints, last) {
+				continue // as most Services treat all clients alike
+			}
+			last = r.Endpoints
+			if len(in) < len(r.Endpoints)/16 { // as nearly always in a large route: then a search is faster
+				for addr, where := range in {
+					_, found := slices.BinarySearchFunc(r.Endpoints, addr, func(e Endpoint, a netip.Addr) int { return e.Addr.Addr().Compare(a) })
+					if found {
+						in[addr] = where | bit
+					}
+				}
+				continue
+			}
+			for _, e := range r.Endpoints {
+				if where, ok := in[e.Addr.Addr()]; ok {
+					in[e.Addr.Addr()] = where | bit
+				}
+			}
+		}
+	}
+}
+
+// ports returns the ports of a record, none if it is nil.
+func (s *Service) ports() []Port {
+	if s == nil {
+		return nil
+	}
+	return s.Ports
+}
+
+func (p *Port) routes() [4]*Route {
+	return [4]*Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside}
+}
+
+func orEmpty(p *Port) *Port {
+	if p == nil {
+		return &Port{}
+	}
+	return p
+}
+
+// sameList reports whether two lists share their memory, as versions of a record do where nothing changed.
+func sameList[E any](a, b []E) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+func equalLists[E any](a, b []E, equal func(E, E) bool) bool {
+	return sameList(a, b) || slices.EqualFunc(a, b, equal)
+}
