@@ -13,7 +13,8 @@ import (
 
 // RunOptions says how [Run] paces itself. The zero value has all defaults.
 type RunOptions struct {
-	// Logger gets failures, services that cannot be programmed and repairs. Default: nothing is logged.
+	// Logger gets failures, services that cannot be programmed and repairs. At level -2 it gets one line for each Apply, and at level -4 one line for each
+	// of the first 100 services of it. Default: nothing is logged.
 	Logger *slog.Logger
 	// VerifyPeriod is the time between two verifications. Default: 30 s.
 	VerifyPeriod time.Duration
@@ -43,6 +44,9 @@ type RunOptions struct {
 type Attempt struct {
 	// Update is the applied update, nil for a Verify. It must not be modified.
 	Update *state.Update
+	// Before has the records that the dataplane held before Update, of its services that existed. In a full update, it has all services. With
+	// [state.ChangesOf] it tells what has changed. It must not be modified or kept after OnAttempt returns. It is nil for a Verify.
+	Before map[state.ServiceName]*state.Service
 	// Retry is set if the update holds only services that failed before.
 	Retry bool
 	// Began and Took say when the call was made and how long it took.
@@ -244,7 +248,7 @@ func (r *runner) pending(since time.Time) {
 
 // apply calls the backend, and reports whether it succeeded. Otherwise the same update comes again after a pause.
 func (r *runner) apply(ctx context.Context, u *state.Update, isRetry bool) (Result, bool) {
-	result, err := r.attempt(Attempt{Update: u, Retry: isRetry}, func() (Result, error) { return r.Apply(ctx, u) })
+	result, err := r.attempt(Attempt{Update: u, Before: r.before(u), Retry: isRetry}, func() (Result, error) { return r.Apply(ctx, u) })
 	if err == nil {
 		return result, true
 	}
@@ -281,6 +285,9 @@ func (r *runner) attempt(a Attempt, call func() (Result, error)) (Result, error)
 	a.Took = time.Since(a.Began)
 	if r.OnAttempt != nil {
 		r.OnAttempt(a)
+	}
+	if a.Update != nil && a.Err == nil {
+		r.logApplied(&a)
 	}
 	return a.Result, a.Err
 }
