@@ -101,7 +101,7 @@ for a while follows the API server itself, until a relay answers again.`,
 	return cmd
 }
 
-func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr io.Writer) error {
+func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr io.Writer) (err error) {
 	file := &o.dataplane.file
 	c, err := file.load()
 	if err != nil {
@@ -114,6 +114,7 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 		return err
 	}
 	log, v := file.logger(stdout, stderr, c)
+	defer func() { err = cli.InFormat(err, c.Logging.Format) }()
 	if err := o.checkFallback(c, log); err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ Once the first state is programmed, it removes what kube-proxy has left in the k
 }
 
 // runProxy does what the flags say.
-func runProxy(ctx context.Context, p *proxyFlags, stdout, stderr io.Writer) error {
+func runProxy(ctx context.Context, p *proxyFlags, stdout, stderr io.Writer) (err error) {
 	if p.version != "false" {
 		_, err := fmt.Fprintf(stdout, "Switchyard %s\n", currentVersion())
 		return err
@@ -76,6 +76,7 @@ func runProxy(ctx context.Context, p *proxyFlags, stdout, stderr io.Writer) erro
 	v := newVerbosity()
 	log := newLog(stdout, stderr, c, v)
 	cli.LogLibraries(log)
+	defer func() { err = cli.InFormat(err, c.Logging.Format) }()
 	for _, w := range warnings {
 		log.Warn("configuration warning", "problem", w)
 	}

@@ -78,7 +78,7 @@ the broken ones. A start on an empty kernel begins with the good manifests.`,
 	return cmd
 }
 
-func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
+func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) (err error) {
 	settings := &o.dataplane.file
 	c, err := settings.load()
 	if err != nil {
@@ -91,6 +91,7 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 		return err
 	}
 	log, v := settings.logger(stdout, stderr, c)
+	defer func() { err = cli.InFormat(err, c.Logging.Format) }()
 	name, err := nodeOrHost(c.HostnameOverride)
 	if err != nil {
 		return err

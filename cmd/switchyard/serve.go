@@ -85,7 +85,7 @@ of node NAME. The organisation switchyard:relays may have everything.`,
 	return cmd
 }
 
-func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr io.Writer) error {
+func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr io.Writer) (err error) {
 	c, err := o.file.load()
 	if err != nil {
 		return err
@@ -115,6 +115,7 @@ func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr i
 		return err
 	}
 	log, v := o.file.logger(stdout, stderr, c)
+	defer func() { err = cli.InFormat(err, c.Logging.Format) }()
 	o.file.warn(c, log)
 	var n *node.Node
 	awaiting := &awaiting{}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -38,7 +39,9 @@ var LabCommands = map[string]string{
 
 // Main runs a program with arguments, and ends the process with its exit code. A second signal ends the process at once.
 func Main(root *cobra.Command, args []string) {
-	limitMemory(memlimit.FromCgroup, os.Stderr)
+	if _, err := limitMemory(memlimit.FromCgroup); err != nil {
+		report(os.Stderr, formatIn(args), slog.LevelWarn, "continuing without a memory limit", err)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // so that a second signal ends the process at once
 	code := Run(ctx, root, args, os.Stdout, os.Stderr)
@@ -62,16 +65,19 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SilenceErrors, root.SilenceUsage = true, true // they are printed here, once
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if code, ok := errors.AsType[ExitCode](err); ok {
 		return int(code)
 	}
 	if err == nil {
 		return ExitOK
 	}
-	fmt.Fprintf(stderr, "switchyard: %v\n", err)
+	format := formatOf(cmd, args, err)
+	report(stderr, format, slog.LevelError, "command failed", err)
 	if usage, ok := errors.AsType[*usageError](err); ok {
-		fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", usage.command)
+		if format == textFormat {
+			fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", usage.command)
+		}
 		return ExitUsage
 	}
 	return ExitError

@@ -73,13 +73,13 @@ type LogFlags struct {
 // Register adds the flags to the flags of a command.
 func (l *LogFlags) Register(flags *pflag.FlagSet) {
 	flags.Int32VarP(&l.Verbosity, "v", "v", 0, VerbosityUsage)
-	flags.StringVar(&l.Format, "logging-format", "text", LogFormatUsage)
+	flags.StringVar(&l.Format, formatFlag, textFormat, LogFormatUsage)
 }
 
 // Check finds values that cannot be used.
 func (l *LogFlags) Check() error {
 	if !slices.Contains(LogFormats, l.Format) {
-		return NoneOf("logging-format", l.Format, LogFormats...)
+		return NoneOf(formatFlag, l.Format, LogFormats...)
 	}
 	return nil
 }

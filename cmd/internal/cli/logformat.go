@@ -9,8 +9,11 @@ import (
 	"k8s.io/klog/v2/textlogger"
 )
 
+// textFormat is the default of [LogFormats]. Its readers are people, and the last message of a command is no line of the log.
+const textFormat = "text"
+
 // LogFormats are the formats of [LogHandler], which the configuration has, too.
-var LogFormats = []string{"text", "json", "klog"}
+var LogFormats = []string{textFormat, "json", "klog"}
 
 // LogHandler returns a handler that writes lines of a level and of higher levels in a format. The format text is
 // logfmt, json is JSON, and klog is the text of Kubernetes' components.

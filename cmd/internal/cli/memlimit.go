@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"io"
 	"runtime/debug"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -17,11 +16,14 @@ const MemoryShare = 0.6
 const minMemoryLimit = 24 << 20
 
 // limitMemory sets Go's soft memory limit to a share of the process's cgroup limit, unless GOMEMLIMIT is set. It returns the function
-// that undoes it.
-func limitMemory(provider memlimit.Provider, stderr io.Writer) (undo func()) {
+// that undoes it, also with an error.
+func limitMemory(provider memlimit.Provider) (undo func(), err error) {
 	before := debug.SetMemoryLimit(-1)
-	if _, err := memlimit.Set(memlimit.WithProvider(provider), memlimit.WithRatio(MemoryShare), memlimit.WithMin(minMemoryLimit)); err != nil && !errors.Is(err, memlimit.ErrCgroupsNotSupported) {
-		fmt.Fprintf(stderr, "switchyard: cannot read the memory limit of the cgroup: %v; set GOMEMLIMIT instead\n", err)
+	_, err = memlimit.Set(memlimit.WithProvider(provider), memlimit.WithRatio(MemoryShare), memlimit.WithMin(minMemoryLimit))
+	if errors.Is(err, memlimit.ErrCgroupsNotSupported) {
+		err = nil
+	} else if err != nil {
+		err = fmt.Errorf("cannot read the memory limit of the cgroup: %w; set GOMEMLIMIT instead", err)
 	}
-	return func() { debug.SetMemoryLimit(before) }
+	return func() { debug.SetMemoryLimit(before) }, err
 }
