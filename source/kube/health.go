@@ -20,7 +20,9 @@ type health struct {
 
 	mu       sync.Mutex
 	troubles map[string]*trouble // by name of the resource
-	waiting  *waiting            // nil if a first state waits for nothing of the Node
+	// denied has the optional resources that this user may not watch, by name. They are no trouble: clusters that do not use them need no permission.
+	denied  map[string]bool
+	waiting *waiting // nil if a first state waits for nothing of the Node
 }
 
 // trouble is why a resource cannot be listed or watched.
@@ -74,18 +76,40 @@ func (h *health) wait(w *waiting) {
 func (h *health) markHealthy(r *resource) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.denied[r.name()] {
+		delete(h.denied, r.name())
+		h.log.Info("resource can be watched now", "resource", r.name())
+	}
+	before := h.end(r)
+	if before != nil && statusOf(before.err) != 0 {
+		h.log.Info("resource can be watched again", "resource", r.name(), "after", time.Since(before.since).Round(time.Second))
+	}
+}
+
+// end ends the trouble of a resource, and returns it, nil for none.
+func (h *health) end(r *resource) *trouble {
 	before := h.troubles[r.name()]
-	if before == nil {
+	delete(h.troubles, r.name())
+	if before != nil && statusOf(before.err) == 0 && !h.unreachable() {
+		h.log.Info("API server can be reached again", "after", time.Since(before.since).Round(time.Second))
+	}
+	return before
+}
+
+// deny notes that this user may not watch an optional resource. That is logged once, however often the API server is asked again.
+func (h *health) deny(r *resource, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.end(r)
+	if h.denied[r.name()] {
 		return
 	}
-	delete(h.troubles, r.name())
-	lasted := time.Since(before.since).Round(time.Second)
-	switch {
-	case statusOf(before.err) != 0:
-		h.log.Info("resource can be watched again", "resource", r.name(), "after", lasted)
-	case !h.unreachable():
-		h.log.Info("API server can be reached again", "after", lasted)
+	if h.denied == nil {
+		h.denied = map[string]bool{}
 	}
+	h.denied[r.name()] = true
+	h.log.Info("optional resource may not be watched", "resource", r.name(), "effect", r.without, "error", err,
+		"remedy", "add the rule "+r.rule()+" to a ClusterRole of this user")
 }
 
 // forget notes that a resource is no longer wanted.

@@ -293,7 +293,8 @@ func TestManyNamespaces(t *testing.T) {
 	}
 }
 
-// TestNamespacesForbidden has no permission to see namespaces, and is given it later.
+// TestNamespacesForbidden has no permission to see namespaces, and is given it later. Until then there is one line and no problem, although the source
+// asks again and again, and the API server is away for a while.
 func TestNamespacesForbidden(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
 		a.status["namespaces"] = http.StatusForbidden
@@ -301,10 +302,10 @@ func TestNamespacesForbidden(t *testing.T) {
 		w := begin(a)
 		w.complete(true)
 		w.holds("a/x:80", hereNode)
-		w.logged(`{apiGroups: [\"\"], resources: [\"namespaces\"], verbs: [\"list\", \"watch\"]}`)
-		w.problems(`cannot list and watch namespaces since 2000-01-01T00:00:00Z: namespaces: Forbidden; add the rule ` +
-			`{apiGroups: [""], resources: ["namespaces"], verbs: ["list", "watch"]} to a ClusterRole of this user; ` +
-			`until then namespaces labelled networking.k8s.io/kube-proxy=disabled are served like all others`)
+		w.logged(`INFO msg="optional resource may not be watched" resource=namespaces ` +
+			`effect="namespaces labelled networking.k8s.io/kube-proxy=disabled are served like all others" error="namespaces: Forbidden" ` +
+			`remedy="add the rule {apiGroups: [\"\"], resources: [\"namespaces\"], verbs: [\"list\", \"watch\"]} to a ClusterRole of this user"`)
+		w.noProblems()
 		w.takeRequests()
 		settle(time.Hour)
 		w.logged()
@@ -317,11 +318,17 @@ func TestNamespacesForbidden(t *testing.T) {
 		if n < 7 || n > 13 {
 			t.Errorf("asked for namespaces %d times in an hour", n)
 		}
+		a.cut(true) // all resources fail, and are refused or permitted afterwards as before
+		settle(20 * time.Minute)
+		a.up()
+		settle(20 * time.Minute)
+		w.logged("API server cannot be reached", "API server can be reached again")
+		w.noProblems()
 		a.do(func() { delete(a.status, "namespaces") })
 		settle(10 * time.Minute)
 		w.holds("a:disabled=true", hereNode)
 		w.noProblems()
-		w.logged("resource can be watched again")
+		w.logged("resource can be watched now")
 		settle(renewed)
 		w.takeSent()
 		w.takeRequests()

@@ -246,7 +246,7 @@ func (w *watcher) failed(ctx context.Context, err error) {
 		// The version is gone, or not there yet. The Reflector asks for another one.
 	case w.resource.without != "" && (status == http.StatusForbidden || status == http.StatusNotFound):
 		if status == http.StatusForbidden {
-			w.health.fail(w.resource, err)
+			w.health.deny(w.resource, err)
 		} else {
 			w.health.markHealthy(w.resource) // an API server that is older than the resource is no problem
 		}
