@@ -59,12 +59,15 @@ func kustomize(t *testing.T, dir string) objects {
 type values = map[string]any
 
 // helm renders the chart as `helm install switchyard --namespace kube-system` does.
-func helm(v values) ([]byte, error) {
+func helm(v values) ([]byte, error) { return helmAs("switchyard", "kube-system", v) }
+
+// helmAs renders the chart as `helm install NAME --namespace NAMESPACE` does.
+func helmAs(name, namespace string, v values) ([]byte, error) {
 	chart, err := loader.LoadDir(filepath.Join("..", "helm", "switchyard"))
 	if err != nil {
 		return nil, err
 	}
-	release := common.ReleaseOptions{Name: "switchyard", Namespace: "kube-system", Revision: 1, IsInstall: true}
+	release := common.ReleaseOptions{Name: name, Namespace: namespace, Revision: 1, IsInstall: true}
 	all, err := util.ToRenderValues(chart, v, release, common.DefaultCapabilities)
 	if err != nil {
 		return nil, err

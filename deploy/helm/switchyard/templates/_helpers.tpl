@@ -1,5 +1,21 @@
+{{- /* The name of objects: switchyard for the release of that name, and RELEASE-switchyard for others. No two releases of a namespace have the same. */}}
+{{- define "switchyard.fullname" -}}
+{{- $name := eq .Release.Name "switchyard" | ternary "switchyard" (printf "%s-switchyard" .Release.Name) }}
+{{- $name = .Values.fullnameOverride | default $name }}
+{{- if gt (len $name) 56 }}
+{{- fail (printf "%s is too long for the names of objects: set fullnameOverride to a name of at most 56 characters" $name) }}
+{{- end }}
+{{- $name }}
+{{- end }}
+
+{{- /* The name of objects without a namespace. Releases of two namespaces may have the same name. */}}
+{{- define "switchyard.clusterName" -}}
+{{- eq .Release.Namespace "kube-system" | ternary "" (printf "%s:" .Release.Namespace) }}{{ include "switchyard.fullname" . }}
+{{- end }}
+
+{{- /* What selects the pods of this release, and of no other. */}}
 {{- define "switchyard.selector" -}}
-app.kubernetes.io/name: switchyard
+app.kubernetes.io/name: {{ include "switchyard.fullname" . }}
 {{- end }}
 
 {{- define "switchyard.labels" -}}
@@ -150,5 +166,5 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
 {{- define "switchyard.relaySelector" -}}
-app.kubernetes.io/name: switchyard-relay
+app.kubernetes.io/name: {{ include "switchyard.fullname" . }}-relay
 {{- end }}
