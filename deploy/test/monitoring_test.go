@@ -129,6 +129,34 @@ func TestPodMonitors(t *testing.T) {
 	}
 }
 
+// relayMonitoredDir is the relay with the component, as seen from deploy/kustomize.
+const relayMonitoredDir = "../test/testdata/relaymonitored"
+
+// TestRelayMonitoringSame: the component for relays has the PodMonitor of the chart, which finds a port of the relays.
+func TestRelayMonitoringSame(t *testing.T) {
+	h, k := rendered(t, podMonitored), kustomize(t, relayMonitoredDir)
+	if k["PodMonitor switchyard-relay"] == nil {
+		t.Fatal("there is no PodMonitor")
+	}
+	if diff := cmp.Diff(k["PodMonitor switchyard-relay"].Object["spec"], h["PodMonitor switchyard-relay"].Object["spec"]); diff != "" {
+		t.Errorf("Kustomize (-) and Helm (+) differ:\n%s", diff)
+	}
+	if name, labels := "app.kubernetes.io/name", k["PodMonitor switchyard-relay"].GetLabels(); labels[name] != h["PodMonitor switchyard-relay"].GetLabels()[name] {
+		t.Errorf("the labels are %v", labels)
+	}
+	for title, all := range map[string]objects{"kustomize": k, "helm": h} {
+		template := into[appsv1.Deployment](t, all["Deployment switchyard-relay"]).Spec.Template
+		c := template.Spec.Containers[0]
+		port := slices.IndexFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == "metrics" })
+		if port < 0 || c.Ports[port].ContainerPort != 10269 || !slices.Contains(c.Args, "--metrics-bind-address=0.0.0.0:10269") {
+			t.Errorf("%s: the relays have the ports %v and the arguments %q", title, c.Ports, c.Args)
+		}
+		if m := into[monitoringv1.PodMonitor](t, all["PodMonitor switchyard-relay"]); !matches(m.Spec.Selector.MatchLabels, template.Labels) {
+			t.Errorf("%s: the PodMonitor selects %v, and not the labels %v", title, m.Spec.Selector.MatchLabels, template.Labels)
+		}
+	}
+}
+
 // matches reports whether a selector matches labels.
 func matches(selector, labels map[string]string) bool {
 	for key, value := range selector {
