@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -92,7 +93,7 @@ func TestRunProgramsReportsAndLeavesItsRules(t *testing.T) {
 	done := make(chan int, 1)
 	go func() {
 		_ = ns.Do(func() error {
-			done <- run(ctx, []string{"run", "--source", path, "--node", "node-a", "--logging-format", "json"}, stdout, &stderr)
+			done <- run(ctx, []string{"run", "--source", path, "--node", "node-a", "--logging-format", "json", "-v", "4"}, stdout, &stderr)
 			return nil
 		})
 	}()
@@ -115,6 +116,17 @@ func TestRunProgramsReportsAndLeavesItsRules(t *testing.T) {
 	cancel()
 	if code := <-done; code != cli.ExitOK {
 		t.Errorf("exit code %d after the signal to stop, stderr:\n%s", code, stderr.String())
+	}
+	messages := map[string]bool{}
+	for line := range strings.Lines(stderr.String()) {
+		var l struct{ Msg string }
+		if err := json.Unmarshal([]byte(line), &l); err != nil {
+			t.Errorf("a line that is no JSON: %s", line)
+		}
+		messages[l.Msg] = true
+	}
+	if !messages["applied a change"] || !messages["applied a change of a service"] {
+		t.Errorf("the log does not say what changed:\n%s", stderr.String())
 	}
 	cleanup := func() string {
 		var text strings.Builder
