@@ -36,9 +36,6 @@ type Dataplane interface {
 	// they change, the program calls [Node.Reconfigure] with the same configuration, and the dataplane takes them over
 	// here.
 	Reconfigure(c *config.Config) error
-	// Faults returns the faults that keep the dataplane from holding the applied state, such as another program that
-	// changes its rules. It is called concurrently.
-	Faults() []error
 	// Close ends the dataplane. The programmed rules stay.
 	Close() error
 }

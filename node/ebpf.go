@@ -51,9 +51,6 @@ func (d *ebpfDataplane) Reconfigure(c *config.Config) error {
 	return nil
 }
 
-// Faults implements [Dataplane]. Hooks that are off are none, but a problem.
-func (d *ebpfDataplane) Faults() []error { return nil }
-
 // Problems implements [backend.Reporter]: it returns why the hooks do not do all that they can.
 func (d *ebpfDataplane) Problems() []error {
 	if s := d.Status(); s.State != ebpf.On {

@@ -37,6 +37,3 @@ func ipvsOptions(c *config.Config, o DataplaneOptions) ipvs.Options {
 func (d *ipvsDataplane) Reconfigure(c *config.Config) error {
 	return d.Backend.Reconfigure(ipvsOptions(c, d.options))
 }
-
-// Faults implements [Dataplane].
-func (d *ipvsDataplane) Faults() []error { return nil }

@@ -250,8 +250,7 @@ func (m *memory) Reconfigure(c *config.Config) error {
 	m.bits <- c.MasqueradeBit()
 	return nil
 }
-func (m *memory) Faults() []error { return nil }
-func (m *memory) Close() error    { close(m.closed); return nil }
+func (m *memory) Close() error { close(m.closed); return nil }
 
 // TestDataplaneOfOnesOwn runs a node with ready states and a dataplane of the caller's: what is programmed and fails is reported, and
 // each Reconfigure reaches the dataplane, which alone knows what it goes by, and what makes the states.

@@ -46,7 +46,7 @@ func (n *Node) newHealth() *healthz.Health {
 		return h
 	}
 	add("dataplane", n.status.faults)
-	add("tables", n.tampering)
+	add("tables", n.status.drift)
 	h.AddProblems("services", n.status.problems)
 	h.AddProblems("conntrack", func() []error {
 		if err := ctusage.Problem(); err != nil {
@@ -61,14 +61,6 @@ func (n *Node) newHealth() *healthz.Health {
 	}
 	h.AddProblems("services", func() []error { return n.problemsIn(customMode) })
 	return h
-}
-
-// tampering is what other programs do to the dataplane. Where that knows nothing of them, repairs tell.
-func (n *Node) tampering() []error {
-	if faults := n.dataplane.Faults(); len(faults) > 0 {
-		return faults
-	}
-	return n.status.drift()
 }
 
 // missingState is the fault of a node that has nothing to serve.

@@ -8,13 +8,12 @@ import (
 	"sync"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/internal/repairs"
 	"github.com/switchyard-net/switchyard/state"
 )
 
 // dataplaneStatus keeps the last status of the reconciler, for /healthz. Its methods may be called concurrently.
 type dataplaneStatus struct {
-	repairs repairs.History
+	repairs repairs
 
 	mu     sync.Mutex // guards all below
 	last   backend.Status
@@ -25,16 +24,13 @@ type dataplaneStatus struct {
 // already, and its rules may have to be written again.
 func (d *dataplaneStatus) attempted(a backend.Attempt) {
 	if a.Err == nil && a.Repaired > 0 {
-		d.repairs.Note()
+		d.repairs.note()
 	}
 }
 
-// errRepairs is the remedy for repairs that go on. Linux reports each change of netfilter tables to its audit subsystem, with the process.
-var errRepairs = errors.New("find the process that changes it, and stop it; on Linux, records NETFILTER_CFG of the audit log name those that change netfilter tables")
-
-// drift returns a fault if another program repeatedly changes the dataplane's rules in the kernel.
+// drift returns a fault if another program repeatedly changes the rules of the dataplane.
 func (d *dataplaneStatus) drift() []error {
-	if err := d.repairs.Fault("the dataplane", errRepairs); err != nil {
+	if err := d.repairs.fault(); err != nil {
 		return []error{err}
 	}
 	return nil

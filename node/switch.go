@@ -347,16 +347,6 @@ func (s *switchable) watchRetired() {
 // Disturbed implements [backend.Backend].
 func (s *switchable) Disturbed() <-chan struct{} { return s.disturbed }
 
-// Faults implements [Dataplane].
-func (s *switchable) Faults() []error {
-	top, base := s.inUse(), s.nftables()
-	faults := top.Faults()
-	if base != nil && top != Dataplane(base) {
-		faults = append(faults, base.Faults()...)
-	}
-	return faults
-}
-
 // nftables returns the nftables dataplane, nil in modes without it. It may be called at any time.
 func (s *switchable) nftables() *nftablesDataplane {
 	s.mu.Lock()

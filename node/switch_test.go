@@ -70,7 +70,6 @@ func (f *fakeDataplane) Apply(_ context.Context, u *state.Update) (backend.Resul
 func (f *fakeDataplane) Verify(context.Context) (backend.Result, error) { return backend.Result{}, nil }
 func (f *fakeDataplane) Disturbed() <-chan struct{}                     { return nil }
 func (f *fakeDataplane) Reconfigure(*config.Config) error               { return f.reconfigureErr }
-func (f *fakeDataplane) Faults() []error                                { return nil }
 func (f *fakeDataplane) Close() error                                   { return nil }
 func (f *fakeDataplane) LeaveFlows()                                    { f.leaves = true }
 

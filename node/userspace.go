@@ -65,9 +65,6 @@ func (d *userspaceDataplane) Reconfigure(c *config.Config) error {
 	return d.Backend.Reconfigure(relayOptions(c, d.options))
 }
 
-// Faults implements [Dataplane]. If the relay cannot serve a single Service, that is a problem and no fault.
-func (d *userspaceDataplane) Faults() []error { return nil }
-
 // drain waits until open connections have ended or moved to another process, and closes the relay.
 func (d *userspaceDataplane) drain(ctx context.Context) error {
 	if err := d.Drain(ctx); err != nil {

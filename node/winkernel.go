@@ -37,9 +37,6 @@ func (d *winkernelDataplane) Reconfigure(c *config.Config) error {
 	return d.Backend.Reconfigure(winkernelOptions(c, d.options))
 }
 
-// Faults implements [Dataplane]. Limits of HNS for single Services are problems, and no faults.
-func (d *winkernelDataplane) Faults() []error { return nil }
-
 // countHNSFailure counts a failure in the metrics, in kube-proxy's words.
 func (n *Node) countHNSFailure(f winkernel.Failure) {
 	n.registry.WinKernelFailure(metrics.WinKernelOperation(f.Operation), f.Family, f.LoadBalancerType(), f.Reason())

@@ -218,9 +218,6 @@ func (b *Backend) nodePorts(n *state.Node) []netip.Addr {
 	return slices.DeleteFunc(on.Select(b.addrs.Addrs(), n), func(a netip.Addr) bool { return a.Is6() && a.IsLoopback() })
 }
 
-// Faults returns nothing: what others change is repaired.
-func (b *Backend) Faults() []error { return nil }
-
 // Apply makes the tables show u. See [backend.Backend].
 func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
 	refused := map[state.ServiceName]error{}

@@ -43,9 +43,6 @@ func (*Backend) Disturbed() <-chan struct{} { return nil }
 // Reconfigure fails.
 func (*Backend) Reconfigure(Options) error { return errUnsupported }
 
-// Faults returns none.
-func (*Backend) Faults() []error { return nil }
-
 // Close does nothing.
 func (*Backend) Close() error { return nil }
 

@@ -47,8 +47,6 @@ type Backend struct {
 	addrs     *ifaddr.Watcher
 	cutter    *conntrack.Cutter
 	guard     *guard
-	// intruders is nil if no other program can change our tables.
-	intruders *intruders
 	batch     nft.Batch
 	local     *localnet.Sysctl
 	// flags are the flags of our tables. If they are owned, no other program can change them while this process runs.
@@ -131,7 +129,7 @@ func open(ctx context.Context, o Options, k kernel, more ...finder) (*Backend, e
 	var err error
 	if b.flows, err = conntrack.Open(); err == nil {
 		if b.addrs, err = ifaddr.Open(ifaddr.Options{Logger: b.log}); err == nil {
-			err = b.watch()
+			b.guard, err = newGuard(b.addrs.Changed(), b.log, b.flags&nft.Owned != 0)
 		}
 	}
 	if err != nil {
@@ -251,35 +249,6 @@ func (b *Backend) Reconfigure(o Options) error {
 	return nil
 }
 
-// watch starts what notices changes by others.
-func (b *Backend) watch() (err error) {
-	if b.guard, err = newGuard(b.addrs.Changed(), b.log, b.flags&nft.Owned != 0); err != nil || b.flags&nft.Owned != 0 {
-		return err
-	}
-	port, err := b.kernel.Port()
-	if err != nil {
-		return err
-	}
-	m, err := nft.OpenMonitor(ruleset.Tables()...)
-	if err != nil {
-		return err
-	}
-	b.intruders = newIntruders(b.log, port, m)
-	return nil
-}
-
-// Faults returns the problems that an operator has to fix: another process keeps changing our tables, where the kernel cannot prevent it.
-// It may be called at any time.
-func (b *Backend) Faults() []error {
-	if b.intruders == nil {
-		return nil
-	}
-	if err := b.intruders.fault(); err != nil {
-		return []error{err}
-	}
-	return nil
-}
-
 // ServesLoopback reports whether NodePorts are served on loopback addresses, since the last Apply or Verify.
 func (b *Backend) ServesLoopback() bool { return b.mirror.ServesLoopback() }
 
@@ -295,9 +264,6 @@ func (b *Backend) Close() error {
 	}
 	if b.guard != nil {
 		errs = append(errs, b.guard.close())
-	}
-	if b.intruders != nil {
-		errs = append(errs, b.intruders.close())
 	}
 	if b.addrs != nil {
 		errs = append(errs, b.addrs.Close())
@@ -529,9 +495,6 @@ func (b *Backend) Verify(context.Context) (backend.Result, error) {
 	}
 	if sure && !moved && !owing { // else it may be what we ourselves left undone
 		result.Repaired = result.Written
-		if result.Repaired > 0 && b.intruders != nil {
-			b.intruders.repaired()
-		}
 	}
 	return result, nil
 }

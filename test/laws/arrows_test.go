@@ -37,7 +37,7 @@ var arrows = []arrow{
 	{"internal/kernel/ctusage", nil},
 	{"internal/kernel/ipset", []string{"state"}},
 	{"internal/kernel/namespace", nil},
-	{"backend/nftables", []string{"state", "backend", "kernel/conntrack", "internal/kernel/localnet", "internal/kernel/nft", "internal/repairs", "internal/kernel/ifaddr", "internal/kernel/nodelock"}},
+	{"backend/nftables", []string{"state", "backend", "kernel/conntrack", "internal/kernel/localnet", "internal/kernel/nft", "internal/kernel/ifaddr", "internal/kernel/nodelock"}},
 	// It is pure, and knows nothing of the dataplane that carries its plans out.
 	{"backend/nftables/internal/ruleset", []string{"state", "internal/kernel/nft"}},
 
@@ -103,7 +103,6 @@ var arrows = []arrow{
 	{"internal/ops/nodesetup", []string{"kernel/conntrack", "state"}},
 	{"internal/kernel/leftovers", []string{"internal/kernel/nft"}},
 	{"internal/admin/doctor", []string{"internal/kernel/ctusage", "internal/kernel/leftovers", "internal/kernel/nft"}},
-	{"internal/repairs", nil},
 	{"internal/resident", nil},
 	{"internal/ops/healthz", []string{"state", "backend"}},
 	{"internal/ops/servicehealth", []string{"state", "internal/connlimit", "internal/httpserver"}},

@@ -59,18 +59,3 @@ func (*Conn) FindElems(Table, string, int, []byte, func(int, Elem)) error { retu
 
 // ReadSkeleton fails.
 func (*Conn) ReadSkeleton(Table) (*Skeleton, error) { return nil, errNotLinux }
-
-// Monitor receives commits to tables, which only Linux has.
-type Monitor struct{}
-
-// OpenMonitor fails.
-func OpenMonitor(...Table) (*Monitor, error) { return nil, errNotLinux }
-
-// Listen fails.
-func (*Monitor) Listen(bool) error { return errNotLinux }
-
-// Close does nothing.
-func (*Monitor) Close() error { return nil }
-
-// Next fails.
-func (*Monitor) Next() (Change, error) { return Change{}, errNotLinux }

@@ -73,9 +73,7 @@ const (
 	nftTableFOwner   = 0x2
 	nftTableFPersist = 0x4
 
-	nftaGenID       = 1
-	nftaGenProcPID  = 2
-	nftaGenProcName = 3
+	nftaGenID = 1
 )
 
 // Attributes of chains (enum nft_chain_attributes) and rules (enum nft_rule_attributes).

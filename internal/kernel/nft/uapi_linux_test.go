@@ -50,8 +50,6 @@ func TestKernelNumbers(t *testing.T) {
 		"NFTA_TABLE_FLAGS":                {nftaTableFlags, unix.NFTA_TABLE_FLAGS},
 		"NFT_TABLE_F_DORMANT":             {nftTableFDormant, unix.NFT_TABLE_F_DORMANT},
 		"NFTA_GEN_ID":                     {nftaGenID, unix.NFTA_GEN_ID},
-		"NFTA_GEN_PROC_PID":               {nftaGenProcPID, unix.NFTA_GEN_PROC_PID},
-		"NFTA_GEN_PROC_NAME":              {nftaGenProcName, unix.NFTA_GEN_PROC_NAME},
 		"NFTA_CHAIN_TABLE":                {nftaChainTable, unix.NFTA_CHAIN_TABLE},
 		"NFTA_CHAIN_NAME":                 {nftaChainName, unix.NFTA_CHAIN_NAME},
 		"NFTA_CHAIN_HOOK":                 {nftaChainHook, unix.NFTA_CHAIN_HOOK},
