@@ -22,7 +22,6 @@ type Encoder struct {
 	made map[weak.Pointer[state.Service]]mem.Buffer
 
 	sheets sheets
-	deltas deltas
 }
 
 // service returns a record as a switchyard.localnet.v1.ServiceEndpoints after its length, as it stands in a field of another

@@ -203,8 +203,8 @@ func BenchmarkFullStates(b *testing.B) {
 	}
 }
 
-// BenchmarkDeltas marshals one changed record for one node after the other.
-func BenchmarkDeltas(b *testing.B) {
+// BenchmarkOneRecord marshals one changed record for one node after the other.
+func BenchmarkOneRecord(b *testing.B) {
 	var e Encoder
 	u := &state.Update{Revision: 7, Node: &state.Node{Name: "n"}, Changed: []*state.Service{sheetRecord(1, 1)}}
 	b.ReportAllocs()

@@ -2,7 +2,6 @@ package protoconv
 
 import (
 	"iter"
-	"math"
 	"slices"
 	"time"
 
@@ -29,10 +28,6 @@ func NextItem(e *Encoder, s *state.Service) *Raw {
 // along unless it is nil. Messages are made as they are asked for; u is not kept for that. at is the position, which the last of
 // them has; the second value reports whether it is the last.
 func Parts(e *Encoder, u *state.Update, node *state.Node, at Position, size int) iter.Seq2[*Raw, bool] {
-	if key, ok := alike(u, node); ok {
-		message := e.deltas.get(at, key, func() []byte { return e.delta(key, at) })
-		return func(yield func(*Raw, bool) bool) { yield(NewRaw(message), true) }
-	}
 	p := partition{full: u.Full, removed: u.Removed, triggers: u.Triggers, node: node, at: at, size: size}
 	if u.Full {
 		p.services = e.stretches(u.Changed)
@@ -42,15 +37,6 @@ func Parts(e *Encoder, u *state.Update, node *state.Node, at Position, size int)
 		}
 	}
 	return p.messages
-}
-
-// delta marshals an update that is one service.
-func (e *Encoder) delta(key deltaKey, at Position) []byte {
-	p := partition{services: []stretch{{alone: e.service(key.record)}}, triggers: []time.Time{key.trigger}, at: at, size: math.MaxInt}
-	for part := range p.messages {
-		return part.Bytes()
-	}
-	panic("wire: an update without a part")
 }
 
 // partition is an update that is to be sent in parts.
