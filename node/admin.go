@@ -60,10 +60,8 @@ var (
 // Changes implements [ui.Source].
 func (a adminSource) Changes() *ui.Changes { return &a.n.changes }
 
-// Connections implements [ui.Counting].
-func (a adminSource) Connections() map[state.ServiceName]uint64 {
-	return connectionsOf(a.n.serviceTraffic())
-}
+// Lately implements [ui.Counting].
+func (a adminSource) Lately() *ui.Traffic { return a.n.latelyCounted() }
 
 // Status implements [adminserver.Source].
 func (a adminSource) Status() *view.Status {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/admin/ui"
 	"github.com/switchyard-net/switchyard/internal/admin/view"
 	"github.com/switchyard-net/switchyard/internal/ops/metrics"
 	"github.com/switchyard-net/switchyard/state"
@@ -77,6 +78,8 @@ type traffic struct {
 	err   error     // of the last reading
 	shown *metrics.Traffic
 	tally tally
+	// lately is what the page shows, nil if nothing is counted.
+	lately *ui.Traffic
 }
 
 // serviceTraffic returns the counts of the dataplane, nil if it does not count. If they cannot be read, it returns the
@@ -89,6 +92,15 @@ func (n *Node) serviceTraffic() *metrics.Traffic {
 		return nil
 	}
 	return t.shown
+}
+
+// latelyCounted returns the new connections for the page, nil if the dataplane does not count.
+func (n *Node) latelyCounted() *ui.Traffic {
+	t := &n.traffic
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n.readTraffic()
+	return t.lately
 }
 
 // selectedTraffic returns the dataplane's counts of the selected Services, without their endpoints.
@@ -112,7 +124,7 @@ func (n *Node) selectedTraffic(s view.Selection) (*view.Traffic, error) {
 func (n *Node) readTraffic() bool {
 	t, counters := &n.traffic, n.counters()
 	if len(counters) == 0 {
-		t.at, t.err, t.shown, t.tally = time.Time{}, nil, nil, tally{}
+		t.at, t.err, t.shown, t.tally, t.lately = time.Time{}, nil, nil, tally{}, nil
 		return false
 	}
 	if n.status.current().Applied == 0 { // not yet, or not in this mode
@@ -134,8 +146,14 @@ func (n *Node) readTraffic() bool {
 	}
 	if t.err = err; err != nil {
 		n.log.Warn("cannot read back what was counted", "error", err)
-	} else {
-		t.shown = t.tally.shown()
+		return true
+	}
+	t.shown = t.tally.shown()
+	if t.lately == nil {
+		t.lately = &ui.Traffic{}
+	}
+	if t.lately.Due(t.at) {
+		t.lately.Add(t.at, t.tally.grown())
 	}
 	return true
 }
@@ -196,7 +214,9 @@ type servicePort struct {
 type portTally struct {
 	all backend.Counts
 	// series is what counts in its series.
-	series    backend.Counts
+	series backend.Counts
+	// taken is what [tally.grown] has returned.
+	taken     backend.Counts
 	hasSeries bool
 	there     bool
 }
@@ -329,14 +349,19 @@ func (t *tally) rows(s view.Selection) (rows []view.PortTraffic, leftOut int) {
 	return rows, max(leftOut, 0)
 }
 
-// connectionsOf sums up the connections to all ports of each Service. It is nil if none are counted.
-func connectionsOf(m *metrics.Traffic) map[state.ServiceName]uint64 {
-	if m == nil {
-		return nil
-	}
-	sums := make(map[state.ServiceName]uint64, len(m.Ports))
-	for i := range m.Ports {
-		sums[m.Ports[i].Service] += m.Ports[i].Connections
+// grown returns what each Service has counted since the last call.
+func (t *tally) grown() map[state.ServiceName]view.Counts {
+	sums := make(map[state.ServiceName]view.Counts)
+	for name, p := range t.ports {
+		by := growth(p.taken, p.all)
+		if p.taken = p.all; by == (backend.Counts{}) {
+			continue
+		}
+		sum := sums[name.service]
+		sum.Connections += by.Connections
+		sum.Rejects += by.Rejects
+		sum.Drops += by.Drops
+		sums[name.service] = sum
 	}
 	return sums
 }

@@ -255,16 +255,20 @@ func TestTallyRows(t *testing.T) {
 	}
 }
 
-// TestConnectionsOf: the page has the connections to a Service, whichever its port.
-func TestConnectionsOf(t *testing.T) {
-	web, db := state.ServiceName{Namespace: "shop", Name: "web"}, state.ServiceName{Namespace: "shop", Name: "db"}
-	got := connectionsOf(&metrics.Traffic{Ports: []metrics.PortTraffic{
-		{Service: db, Port: "pg", Counts: metrics.Counts{Connections: 1}}, {Service: web, Port: "http", Counts: metrics.Counts{Connections: 2}}, {Service: web, Port: "https", Counts: metrics.Counts{Connections: 3}},
-	}})
-	if len(got) != 2 || got[db] != 1 || got[web] != 5 {
-		t.Errorf("connections are %v", got)
+// TestGrown: the page has what a Service has counted since it was asked last, whichever its port.
+func TestGrown(t *testing.T) {
+	web := state.ServiceName{Namespace: "shop", Name: "web"}
+	http := &portTally{all: backend.Counts{Connections: 2}}
+	counted := tally{ports: map[servicePort]*portTally{{web, "http"}: http, {web, "https"}: {all: backend.Counts{Connections: 3, Rejects: 1}}}}
+	if got := counted.grown(); len(got) != 1 || got[web] != (view.Counts{Connections: 5, Rejects: 1}) {
+		t.Errorf("at first, connections are %v", got)
 	}
-	if got := connectionsOf(nil); got != nil {
-		t.Errorf("where nothing is counted, connections are %v", got)
+	if got := counted.grown(); len(got) != 0 {
+		t.Errorf("without further connections, there are %v", got)
+	}
+	http.all.Add(backend.Counts{Connections: 7, Drops: 4})
+	delete(counted.ports, servicePort{web, "https"})
+	if got := counted.grown(); len(got) != 1 || got[web] != (view.Counts{Connections: 7, Drops: 4}) {
+		t.Errorf("when a port is gone, connections are %v", got)
 	}
 }

@@ -211,12 +211,22 @@ func (f *fleet) Nodes(after uint64) (rows []*ui.Node) {
 type laboratory struct {
 	*yard
 	round   atomic.Pointer[ui.Round]
-	counted atomic.Uint64
+	traffic atomic.Pointer[ui.Traffic]
 }
 
-// Connections implements [ui.Counting]: there are some more whenever it is asked.
-func (l *laboratory) Connections() map[state.ServiceName]uint64 {
-	return map[state.ServiceName]uint64{{Namespace: "shop", Name: "mail"}: l.counted.Add(1000)}
+// Lately implements [ui.Counting].
+func (l *laboratory) Lately() *ui.Traffic { return l.traffic.Load() }
+
+// count has connections be made to Services of the namespace shop in five seconds.
+func (l *laboratory) count(of map[string]view.Counts) {
+	grown := map[state.ServiceName]view.Counts{}
+	for name, counts := range of {
+		grown[state.ServiceName{Namespace: "shop", Name: name}] = counts
+	}
+	t := &ui.Traffic{}
+	t.Add(time.Now().Add(-5*time.Second), nil)
+	t.Add(time.Now(), grown)
+	l.traffic.Store(t)
 }
 
 // Round implements [ui.Lab].

@@ -24,6 +24,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/switchyard-net/switchyard/internal/admin/ui"
+	"github.com/switchyard-net/switchyard/internal/admin/view"
 	"github.com/switchyard-net/switchyard/model"
 )
 
@@ -478,8 +479,56 @@ func TestLab(t *testing.T) {
 	b.sees("#one .paths .bad", "which is none of its endpoints here")
 	b.sees("#health", "1 path not as they must be")
 	b.run(chromedp.Evaluate(`location.hash = "#/services"`, nil))
-	b.sees(`[data-key="shop/mail"] .c5`, "new connections/s")
 	b.sees(`[data-key="shop/cart"] .c5`, "1 of 1 path not as they must be: pod to 10.96.0.11:80: 10.244.1.99 answered")
+}
+
+// TestTraffic: new, refused and dropped connections are columns once they are counted. A Service without endpoints that clients ask for is first.
+func TestTraffic(t *testing.T) {
+	l := &laboratory{yard: newYard(t, shop())}
+	address, _ := serve(t, "", func(ctx context.Context) http.Handler { return ui.Handler(ctx, l) })
+	b := open(t, address, colours("light"))
+	b.sees("#count", "18 Services")
+	b.holds("there are no columns while nothing is counted", `!document.querySelector("#head .r0").checkVisibility()`)
+	l.count(map[string]view.Counts{"mail": {Connections: 60}, "newsletter": {Connections: 50, Rejects: 50}, "storefront": {Connections: 4000, Drops: 5}})
+	b.sees(`[data-key="shop/mail"] .r0`, "12")
+	b.sees(`[data-key="shop/newsletter"] .r1`, "10")
+	b.sees(`[data-key="shop/storefront"] .r2`, "1")
+	b.holds("what is asked for without endpoints is red and first", `document.querySelector("#row-0").matches('.asked[data-key="shop/newsletter"]')`)
+	b.picture("page-traffic")
+	b.run(chromedp.Click(`#summary [data-show="refused"]`))
+	b.sees("#count", "2 of 18 Services")
+	b.run(chromedp.Click(`#head [data-sort="new"]`))
+	b.holds("the most connections are first", `document.querySelector("#row-0").dataset.key === "shop/storefront"`)
+	b.holds("the address has the filter and the order", `location.hash === "#/services?show=refused&sort=new"`)
+	b.run(chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile))
+	b.holds("nothing is wider than a phone", `document.documentElement.scrollWidth <= innerWidth`)
+	b.picture("page-traffic-phone")
+}
+
+// TestAddress: filter and order are in the address, which shows the same to whoever opens it, and headers sort by the keyboard.
+func TestAddress(t *testing.T) {
+	y := newYard(t, shop())
+	b := open(t, y.serve(""))
+	b.sees("#count", "18 Services")
+	b.sees(`#summary [data-show="none"]`, "2 no endpoints")
+	b.sees(`#summary [data-show="conflicts"]`, "1 conflicts")
+	b.run(chromedp.Focus(`#head [data-sort="name"]`))
+	b.press(kb.Enter)
+	b.press(kb.Enter)
+	b.holds("the names are in descending order", `document.querySelector("#row-0").dataset.key === "shop/thumbnails" && document.activeElement.dataset.sort === "name"`)
+	b.run(chromedp.Click(`#summary [data-show="none"]`))
+	b.sees("#count", "2 of 18 Services")
+	b.holds("the address has both", `location.hash === "#/services?show=none&sort=name-"`)
+	b.run(chromedp.Click(`[data-key="shop/newsletter"]`))
+	b.holds("a Service keeps them", `location.hash === "#/services/shop/newsletter?show=none&sort=name-"`)
+	b.press(kb.Escape)
+	b.holds("the list has them again", `location.hash === "#/services?show=none&sort=name-"`)
+	b.run(chromedp.Navigate("about:blank"), chromedp.Navigate("http://"+b.address+"/#/services?q=replica&show=conflicts&sort=port-"))
+	b.sees("#count", "1 of 18 Services")
+	b.holds("the filter is shown", `document.querySelector("#filter").value === "replica" && document.querySelector('#summary [aria-pressed="true"]').dataset.show === "conflicts"`)
+	b.holds("the order is shown", `document.querySelector('#head [aria-sort="descending"] button').dataset.sort === "port"`)
+	b.press(kb.Escape)
+	b.sees("#count", "18 Services")
 }
 
 // TestOthersAreKeptOut: a site whose name is made to resolve to this machine gets nothing, and no site may frame the page.

@@ -19,8 +19,6 @@ const (
 	eventPause = time.Second
 	// maxRows is how many rows an event has at most. A page asks again for all if more have changed.
 	maxRows = 200
-	// ratePeriod is what rates of new connections are measured over.
-	ratePeriod = 5 * time.Second
 	// rest is how long a stream rests for the time that an event took, if that is longer than its pause.
 	rest = 4
 	// shortest is how long a page keeps its place while others want one.
@@ -38,14 +36,15 @@ type event struct {
 	// Reload reports that too much is different.
 	Reload  bool     `json:"reload,omitempty"`
 	Changes []Change `json:"changes,omitempty"`
-	// Rates are new connections a second of all Services that have any, by NAMESPACE/NAME.
-	Rates map[string]float64 `json:"rates,omitzero"`
+	// Counted reports whether new connections are counted, if that is new. Rates are those of Services that have any, by NAMESPACE/NAME.
+	Counted *bool           `json:"counted,omitempty"`
+	Rates   map[string]Rate `json:"rates,omitzero"`
 	// Round is the newest of a lab.
 	Round *roundEvent `json:"round,omitempty"`
 }
 
 func (e *event) empty() bool {
-	return e.Status == nil && len(e.Set)+len(e.Deleted)+len(e.Changes) == 0 && !e.Reload && e.Rates == nil && e.Round == nil
+	return e.Status == nil && len(e.Set)+len(e.Deleted)+len(e.Changes) == 0 && !e.Reload && e.Counted == nil && e.Rates == nil && e.Round == nil
 }
 
 // message is an event of any page.
@@ -172,8 +171,10 @@ type follower struct {
 	revision state.Revision
 	status   []byte
 	change   uint64
-	counted  counts
 	round    *Round
+	// asked is when the counts were read last, and rated the time of the rates that were sent. counted is what was sent of it.
+	asked, rated time.Time
+	counted      *bool
 }
 
 func (p *page) follow() stream { return &follower{page: p, view: p.source.View()} }
@@ -189,10 +190,7 @@ func (f *follower) next(ctx context.Context) (message, bool) {
 	if n := len(e.Changes); n > 0 {
 		f.change = e.Changes[n-1].Number
 	}
-	if c, ok := f.source.(Counting); ok && time.Since(f.counted.at) >= ratePeriod {
-		now := counts{time.Now(), c.Connections()}
-		e.Rates, f.counted = now.since(f.counted), now
-	}
+	f.rates(e)
 	if lab, ok := f.source.(Lab); ok {
 		if round := lab.Round(); round != f.round {
 			e.Round, f.round = round.event(), round
@@ -216,6 +214,25 @@ func (f *follower) next(ctx context.Context) (message, bool) {
 		f.rows(ctx, e, u)
 	}
 	return e, true
+}
+
+// rates adds the newest rates of new connections.
+func (f *follower) rates(e *event) {
+	c, ok := f.source.(Counting)
+	if !ok || time.Since(f.asked) < ratePeriod {
+		return
+	}
+	f.asked = time.Now()
+	traffic := c.Lately()
+	if counted := traffic != nil; f.counted == nil || *f.counted != counted {
+		e.Counted, f.counted = &counted, &counted
+	}
+	if traffic == nil {
+		return
+	}
+	if at, rates := traffic.newest(); !at.Equal(f.rated) {
+		e.Rates, f.rated = rates, at
+	}
 }
 
 // rows adds the rows that an update changes.

@@ -17,7 +17,7 @@ if (ofRelay) becomeRelay();
 
 const data = new Data(kind);
 const one = ofRelay ? new OneNode(data, close) : new One(data, close);
-const table = new Table(data, open);
+const table = new Table(data, open, filtered);
 if (!ofRelay) {
   new Log(data);
   explain.setUp();
@@ -28,6 +28,7 @@ const drawn = (what, draw) => { data.addEventListener(what, draw); draw(); };
 drawn("status", health);
 drawn("connection", connection);
 drawn("changes", pulse);
+drawn("counted", () => document.body.classList.toggle("counted", data.counted));
 setInterval(pulse, 5000);
 setInterval(health, 30_000);
 data.addEventListener(ofRelay ? "rows" : "round", health);
@@ -108,20 +109,37 @@ function pulse() {
   $("#pulse").replaceChildren(bars(counts, 96, 22), h("figcaption", {}, `${(sum / 120).toFixed(sum > 0 && sum < 12 ? 2 : 1)} changes/s`));
 }
 
+/** filtered has the address name the filter and the order of the list. */
+function filtered() {
+  const query = table.query();
+  history.replaceState(null, "", (location.hash || `#/${kind.path}`).split("?")[0] + query);
+  shown = location.hash;
+  listLink(query);
+}
+
+/** listLink has the link to the list keep its filter and order. */
+function listLink(query) {
+  $(`nav [data-page="${kind.path}"]`).href = `#/${kind.path}${query}`;
+}
+
 let shown; // the address that route has shown
 
-/** route shows what the address names: #/services, #/services/NAMESPACE/NAME, #/explain?from=…&to=…, #/changes; of a relay #/nodes, #/nodes/NAME. */
+/** route shows what the address names: #/services, #/services/NAMESPACE/NAME, #/explain?from=…&to=…, #/changes; of a relay #/nodes, #/nodes/NAME.
+ * A list also has ?q=FILTER&show=KIND&sort=COLUMN, and COLUMN- for the other direction. */
 function route() {
   shown = location.hash;
   const [path, query] = location.hash.slice(2).split("?");
   const [page = kind.path, ...rest] = path.split("/").filter(Boolean).map(decoded);
   const known = pages.includes(page) ? page : kind.path;
+  if (known === kind.path) {
+    table.restore(new URLSearchParams(query));
+    listLink(table.query());
+  }
   for (const section of document.querySelectorAll("section")) section.hidden = section.dataset.page !== known;
   for (const link of document.querySelectorAll("nav a")) link.toggleAttribute("aria-current", link.dataset.page === known);
   const key = known === kind.path && rest.length === (ofRelay ? 1 : 2) ? rest.join("/") : null;
   one.show(key);
   if (key) table.select(key);
-  if (known === kind.path) table.refresh();
   if (known === "explain") explain.ask(new URLSearchParams(query));
 }
 
@@ -135,12 +153,12 @@ function decoded(text) {
 }
 
 function open(key) {
-  go(`#/${kind.path}/${key.split("/").map(encodeURIComponent).join("/")}`);
+  go(`#/${kind.path}/${key.split("/").map(encodeURIComponent).join("/")}${table.query()}`);
   $("#one").focus({ preventScroll: true });
 }
 
 function close() {
-  go(`#/${kind.path}`);
+  go(`#/${kind.path}${table.query()}`);
   $("#rows").focus({ preventScroll: true });
 }
 
@@ -153,21 +171,19 @@ function go(hash) {
 /** escape closes what is open, or clears the filter. */
 function escape() {
   if (one.key) return close();
-  if (document.activeElement === $("#filter") || $("#filter").value) {
-    $("#filter").value = "";
-    table.refresh();
+  if (table.clear() || document.activeElement === $("#filter")) {
     $("#rows").focus({ preventScroll: true });
   }
 }
 
 const keys = {
-  "/": () => { if (location.hash.startsWith("#/explain") || location.hash.startsWith("#/changes")) go("#/services"); $("#filter").focus(); $("#filter").select(); },
+  "/": () => { if (location.hash.startsWith("#/explain") || location.hash.startsWith("#/changes")) go(`#/services${table.query()}`); $("#filter").focus(); $("#filter").select(); },
   j: () => table.move(1),
   k: () => table.move(-1),
   Enter: () => table.selected && open(table.selected),
   e: () => !ofRelay && table.selected && go(`#/explain?from=node&to=${encodeURIComponent(`svc/${table.selected}`)}`),
   "?": () => $("#help").showModal(),
-  ...Object.fromEntries(pages.map((page, i) => [i + 1, () => go(`#/${page}`)])),
+  ...Object.fromEntries(pages.map((page, i) => [i + 1, () => go(`#/${page}${page === kind.path ? table.query() : ""}`)])),
 };
 
 document.addEventListener("keydown", (e) => {

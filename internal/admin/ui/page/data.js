@@ -41,7 +41,7 @@ function* parts(keys) {
   if (list.length > 0) yield list;
 }
 
-/** Data is a copy of the server's rows, which are Services or nodes by their kind. It dispatches "status", "rows", "changes", "round" and "connection". */
+/** Data is a copy of the server's rows, which are Services or nodes by their kind. It dispatches "status", "rows", "changes", "counted", "round" and "connection". */
 export class Data extends EventTarget {
   kind;
   status = null;
@@ -49,7 +49,8 @@ export class Data extends EventTarget {
   history = new Map(); // by key: [time, number of the kind], oldest first
   changes = []; // newest first
   round = null; // the newest of a lab
-  rates = {}; // by key: new connections a second, if they are counted
+  counted = false; // whether new connections are counted
+  rates = {}; // by key: connections, refused and dropped a second
   loaded = false;
   lost = null; // since when there is no stream
   crowded = false; // whether that is because too many pages are open
@@ -129,6 +130,11 @@ export class Data extends EventTarget {
     if (event.changes) {
       this.changes = [...event.changes.reverse(), ...this.changes].slice(0, logLength);
       this.#dispatch("changes");
+    }
+    if (event.counted !== undefined) {
+      this.counted = event.counted;
+      if (!this.counted) event.rates = {};
+      this.#dispatch("counted");
     }
     if (event.rates) {
       this.rates = event.rates;

@@ -47,14 +47,20 @@ export const nodes = {
   keyOf: (n) => n.name,
   cells,
   columns: [
-    { name: "Node", of: (n) => n.name },
-    { name: "Dataplane", of: (n) => n.client ?? "" },
-    { name: "Follows since", of: (n) => n.since },
-    { name: "Revision", of: (n) => n.applied - n.revision, spoken: "Revision, the furthest behind first" },
-    { name: "Last update", of: (n) => -(n.took ?? 0), spoken: "Last update, slowest first" },
-    { name: "Note", of: (n) => -trouble(n), spoken: "Note, worst first" },
+    { id: "name", name: "Node", of: (n) => n.name, at: "c0" },
+    { id: "dataplane", name: "Dataplane", of: (n) => n.client ?? "", at: "c1" },
+    { id: "since", name: "Follows since", of: (n) => n.since, at: "c2" },
+    { id: "revision", name: "Revision", of: (n) => n.applied - n.revision, spoken: "revision, the furthest behind first", at: "c3" },
+    { id: "took", name: "Last update", of: (n) => -(n.took ?? 0), spoken: "last update, slowest first", at: "c4" },
+    { id: "note", name: "Note", of: (n) => -trouble(n), spoken: "note, worst first", at: "c5" },
   ],
-  sort: 5,
+  filters: [
+    { id: "failing", name: "with failures", how: "bad", is: (n) => Boolean(n.failed) },
+    { id: "behind", name: "behind", how: "bad", is: (n) => waited(n) > late },
+    { id: "left", name: "left lately", how: "warn", is: (n) => Boolean(n.gone) },
+  ],
+  howOf: () => "",
+  sort: "note",
   text: (n) => [n.name, n.client ?? "", n.address ?? "", note(n)[0]].join(" "),
 };
 

@@ -1,5 +1,6 @@
 // The list: Services, or nodes. Only the rows in sight are elements: it is as quick with 10,000 rows as with ten.
 import { h, $, plural } from "./dom.js";
+import { compare, heads, turned } from "./sort.js";
 
 const overscan = 8;
 
@@ -10,15 +11,19 @@ export class Table {
   #sort;
   #selected = null; // a key
   #drawing = false;
+  #show = ""; // the id of one of the kind's filters
   #onOpen;
+  #onState;
 
-  constructor(data, onOpen) {
+  /** onOpen is called with the key of a row, onState when the filter or the order has changed. */
+  constructor(data, onOpen, onState) {
     this.#data = data;
     this.#kind = data.kind;
     this.#sort = { column: data.kind.sort, down: false };
     this.#onOpen = onOpen;
+    this.#onState = onState;
     this.#head();
-    $("#filter").addEventListener("input", () => { $("#rows").scrollTop = 0; this.refresh(); });
+    $("#filter").addEventListener("input", () => this.#changed());
     $("#rows").addEventListener("scroll", () => this.#later(), { passive: true });
     $("#rows").addEventListener("keydown", (e) => this.#key(e));
     new ResizeObserver(() => this.#later()).observe($("#rows"));
@@ -30,30 +35,72 @@ export class Table {
 
   get selected() { return this.#selected; }
 
-  #head() {
-    $("#head").replaceChildren(...this.#kind.columns.map((c, i) => h("span", { role: "columnheader", class: `c${i}`, "aria-sort": this.#sort.column !== i ? "none" : this.#sort.down ? "descending" : "ascending" },
-      h("button", { type: "button", "aria-label": `Sort by ${c.spoken ?? c.name}`, onclick: () => this.#sortBy(i) }, c.name))));
+  /** query is the filter and the order, as part of an address. */
+  query() {
+    const q = new URLSearchParams(), { column, down } = this.#sort;
+    if ($("#filter").value) q.set("q", $("#filter").value);
+    if (this.#show) q.set("show", this.#show);
+    if (column !== this.#kind.sort || down) q.set("sort", column + (down ? "-" : ""));
+    return q.size ? `?${q}` : "";
   }
 
-  #sortBy(column) {
-    this.#sort = { column, down: this.#sort.column === column && !this.#sort.down };
+  /** restore takes the filter and the order from an address. */
+  restore(q) {
+    const sort = q.get("sort") ?? "", column = sort.replace(/-$/, "");
+    this.#sort = this.#kind.columns.some((c) => c.id === column) ? { column, down: sort.endsWith("-") } : { column: this.#kind.sort, down: false };
+    this.#show = this.#kind.filters.find((f) => f.id === q.get("show"))?.id ?? "";
+    if ($("#filter").value !== (q.get("q") ?? "")) $("#filter").value = q.get("q") ?? "";
     this.#head();
     this.refresh();
   }
 
-  /** refresh selects and sorts anew. */
+  /** clear removes the filter, and reports whether there was one. */
+  clear() {
+    if (!this.#show && !$("#filter").value) return false;
+    $("#filter").value = this.#show = "";
+    this.#changed();
+    return true;
+  }
+
+  #changed() {
+    $("#rows").scrollTop = 0;
+    this.refresh();
+    this.#onState();
+  }
+
+  #head() {
+    heads($("#head"), this.#kind.columns, this.#sort, (c) => { this.#sort = turned(this.#sort, c.id); this.#head(); this.#changed(); });
+  }
+
+  /** summary draws how many rows have each kind of trouble; each part filters. */
+  #summary() {
+    const all = [...this.#data.rows.values()];
+    const parts = this.#kind.filters.filter((f) => !f.counted || this.#data.counted).map((f) => [f, all.reduce((n, r) => n + (f.is(r) ? 1 : 0), 0)]);
+    const key = JSON.stringify([this.#show, this.#data.counted, parts.map(([f, n]) => [f.id, n])]);
+    if (this.#summarized === key) return;
+    this.#summarized = key;
+    const focused = document.activeElement?.dataset?.show;
+    $("#summary").replaceChildren(...parts.map(([f, n]) => h("button", { type: "button", class: `chip ${n ? f.how : "quiet"}`, "data-show": f.id, "aria-pressed": f.id === this.#show ? "true" : "false",
+      onclick: () => { this.#show = this.#show === f.id ? "" : f.id; this.#changed(); } }, h("b", {}, n.toLocaleString("en")), ` ${f.name}`)));
+    if (focused) $(`#summary [data-show="${focused}"]`)?.focus();
+  }
+
+  #summarized = "";
+
+  /** refresh selects and sorts again. */
   refresh() {
     const { keyOf, columns, noun } = this.#kind;
     const terms = $("#filter").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const show = this.#kind.filters.find((f) => f.id === this.#show);
     const all = [...this.#data.rows.values()];
-    const { column, down } = this.#sort;
-    const ranked = (terms.length ? all.filter((r) => this.#matches(r, terms)) : all).map((r) => [columns[column].of(r), keyOf(r), r]);
-    const compare = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
+    const { column, down } = this.#sort, { of } = columns.find((c) => c.id === column);
+    const ranked = all.filter((r) => (!show || show.is(r)) && (!terms.length || this.#matches(r, terms))).map((r) => [of(r), keyOf(r), r]);
     ranked.sort((a, b) => (down ? -1 : 1) * compare(a[0], b[0]) || compare(a[1], b[1]));
     this.#shown = ranked.map((r) => r[2]);
     const total = this.#data.rows.size;
-    const count = terms.length ? `${this.#shown.length.toLocaleString("en")} of ${plural(total, noun)}` : plural(total, noun);
+    const count = terms.length || show ? `${this.#shown.length.toLocaleString("en")} of ${plural(total, noun)}` : plural(total, noun);
     if ($("#count").textContent !== count) $("#count").textContent = count;
+    this.#summary();
     this.#later();
   }
 
@@ -104,7 +151,7 @@ export class Table {
 
   #row(r, i) {
     const key = this.#kind.keyOf(r);
-    return h("div", { role: "row", id: `row-${i}`, class: "row", "data-key": key, "aria-rowindex": i + 2, "aria-selected": key === this.#selected ? "true" : "false", onclick: () => { this.select(key); this.#onOpen(key); } },
+    return h("div", { role: "row", id: `row-${i}`, class: `row ${this.#kind.howOf(r)}`, "data-key": key, "aria-rowindex": i + 2, "aria-selected": key === this.#selected ? "true" : "false", onclick: () => { this.select(key); this.#onOpen(key); } },
       this.#kind.cells(r, this.#data.history.get(key) ?? []));
   }
 
