@@ -329,6 +329,11 @@ func (y *yard) busy() {
 		y.sink.Update([]model.Object{slice(s, list[:len(list)-1-i%4])}, nil)
 		time.Sleep(150 * time.Millisecond)
 	}
+	search := service(7, "shop", "search", tcp("http", 80)) // an endpoint comes and goes
+	for i := range 3 {
+		y.sink.Update([]model.Object{slice(search, endpoints(7, 2)[:5+i%2])}, nil)
+		time.Sleep(150 * time.Millisecond)
+	}
 	y.changes.Attempted(backend.Attempt{Began: time.Now(), Took: 18 * time.Millisecond, Result: backend.Result{Repaired: 2, Written: 2}})
 	y.changes.Attempted(backend.Attempt{Began: time.Now(), Took: 40 * time.Millisecond, Err: errors.New("write the table: no buffer space available; it is tried again")})
 }

@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -9,10 +10,12 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// maxChanges is how many entries a log keeps, maxNamed how many Services an entry names, and maxError how long its error may be.
+// maxChanges is the number of entries that a log keeps, and maxNamed the number of Services that an entry names. maxAddrs is the number of
+// endpoints that a change of a Service names. maxError is the length of an error in bytes.
 const (
 	maxChanges = 256
 	maxNamed   = 8
+	maxAddrs   = 4
 	maxError   = 1000
 )
 
@@ -39,9 +42,9 @@ type Change struct {
 	// Full reports whether the update was the whole state.
 	Full bool `json:"full,omitempty"`
 	// Services are some of those that were changed or removed, of so many.
-	Services []string `json:"services,omitempty"`
-	Changed  int      `json:"changed,omitempty"`
-	Removed  int      `json:"removed,omitempty"`
+	Services []ServiceChange `json:"services,omitempty"`
+	Changed  int             `json:"changed,omitempty"`
+	Removed  int             `json:"removed,omitempty"`
 	// Took is how long the dataplane worked, in seconds. Latency is the time from the oldest change of endpoints in
 	// the update until the dataplane was done, in seconds. Latency is nil if that is not known.
 	Took    float64  `json:"took"`
@@ -50,6 +53,19 @@ type Change struct {
 	Written  int    `json:"written,omitempty"`
 	Repaired int    `json:"repaired,omitempty"`
 	Error    string `json:"error,omitempty"`
+}
+
+// ServiceChange is what a change was for one Service.
+type ServiceChange struct {
+	// Name is NAMESPACE/NAME.
+	Name string `json:"name"`
+	// New and Gone report whether the dataplane did not have the Service before, and does not have it now.
+	New  bool `json:"new,omitempty"`
+	Gone bool `json:"gone,omitempty"`
+	// Plus and Minus are some of the endpoints that get connections now, or did before. More counts the others.
+	Plus  []netip.Addr `json:"plus,omitempty"`
+	Minus []netip.Addr `json:"minus,omitempty"`
+	More  int          `json:"more,omitempty"`
 }
 
 // Changes is the log of what a dataplane did last. The zero value is an empty one. Its methods may be called concurrently.
@@ -91,11 +107,11 @@ func entryOf(a *backend.Attempt) Change {
 		return e
 	}
 	e.Revision, e.Full, e.Changed, e.Removed = u.Revision, u.Full, len(u.Changed), len(u.Removed)
-	for _, s := range u.Changed[:min(len(u.Changed), maxNamed)] {
-		e.Services = append(e.Services, s.Name.String())
-	}
-	for _, name := range u.Removed[:min(len(u.Removed), maxNamed-len(e.Services))] {
-		e.Services = append(e.Services, name.String())
+	for d := range differences(a) {
+		if len(e.Services) == maxNamed {
+			break
+		}
+		e.Services = append(e.Services, d)
 	}
 	if len(u.Triggers) > 0 && a.Err == nil && !a.Retry {
 		// Clocks differ between nodes.

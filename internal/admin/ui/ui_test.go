@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -424,6 +425,46 @@ func (l *oneConn) Accept() (net.Conn, error) {
 func (l *oneConn) Close() error   { close(l.closed); return nil }
 func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
 
+// TestWhatChanged: an entry has the endpoints that came and went, in a bounded number, also of a Service that is new or gone.
+func TestWhatChanged(t *testing.T) {
+	record := func(name string, ends ...string) *state.Service {
+		s := &state.Service{Name: state.ServiceName{Namespace: "shop", Name: name}, Ports: make([]state.Port, 2)}
+		for _, end := range ends {
+			for i := range s.Ports { // each endpoint has two ports
+				r := &s.Ports[i].Internal.Inside
+				r.Endpoints = append(r.Endpoints, state.Endpoint{Addr: netip.AddrPortFrom(netip.MustParseAddr(end), uint16(80+i))})
+			}
+		}
+		return s
+	}
+	before := map[state.ServiceName]*state.Service{}
+	for _, s := range []*state.Service{record("redis", "10.0.0.1", "10.244.2.8"), record("many"), record("gone", "10.0.0.9")} {
+		before[s.Name] = s
+	}
+	var c Changes
+	c.Attempted(backend.Attempt{
+		Update: &state.Update{
+			Changed: []*state.Service{record("redis", "10.0.0.1", "10.244.1.7"), record("new", "10.0.0.3"), record("many", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6")},
+			Removed: []state.ServiceName{{Namespace: "shop", Name: "gone"}},
+		},
+		Before: before,
+	})
+	c.Attempted(backend.Attempt{Update: &state.Update{Full: true, Changed: []*state.Service{record("redis", "10.0.0.1")}}})
+	var got []string
+	for _, e := range c.After(0) {
+		for _, s := range e.Services {
+			got = append(got, fmt.Sprintf("%s +%v -%v %d %v %v", s.Name, s.Plus, s.Minus, s.More, s.New, s.Gone))
+		}
+	}
+	want := []string{
+		"shop/redis +[10.244.1.7] -[10.244.2.8] 0 false false", "shop/new +[10.0.0.3] -[] 0 true false", "shop/many +[10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.4] -[] 2 false false",
+		"shop/gone +[] -[10.0.0.9] 0 false true", "shop/redis +[] -[] 0 false false",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the log has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 // TestLog: the log keeps what the dataplane did last, with its latency, and leaves out verifications that find nothing.
 func TestLog(t *testing.T) {
 	var c Changes
@@ -435,7 +476,7 @@ func TestLog(t *testing.T) {
 	c.Attempted(backend.Attempt{Began: began, Result: backend.Result{Repaired: 3}})
 	c.Attempted(backend.Attempt{Began: began, Err: errors.New(strings.Repeat("x", 5000))})
 	got := c.After(0)
-	if len(got) != 3 || got[0].Kind != Programmed || *got[0].Latency != 3 || got[0].Services[0] != "a/b" || got[0].Number != 1 ||
+	if len(got) != 3 || got[0].Kind != Programmed || *got[0].Latency != 3 || got[0].Services[0].Name != "a/b" || !got[0].Services[0].Gone || got[0].Number != 1 ||
 		got[1].Kind != Repaired || got[1].Repaired != 3 || got[2].Kind != Failed || len(got[2].Error) != maxError {
 		t.Errorf("the log is %+v", got)
 	}

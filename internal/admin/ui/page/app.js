@@ -18,10 +18,8 @@ if (ofRelay) becomeRelay();
 const data = new Data(kind);
 const one = ofRelay ? new OneNode(data, close) : new One(data, close);
 const table = new Table(data, open, filtered);
-if (!ofRelay) {
-  new Log(data);
-  explain.setUp();
-}
+const log = ofRelay ? null : new Log(data, logged);
+if (!ofRelay) explain.setUp();
 
 const drawn = (what, draw) => { data.addEventListener(what, draw); draw(); };
 
@@ -117,6 +115,12 @@ function filtered() {
   listLink(query);
 }
 
+/** logged has the address name the kind and the order of the log. */
+function logged() {
+  history.replaceState(null, "", `#/changes${log.query()}`);
+  shown = location.hash;
+}
+
 /** listLink has the link to the list keep its filter and order. */
 function listLink(query) {
   $(`nav [data-page="${kind.path}"]`).href = `#/${kind.path}${query}`;
@@ -138,6 +142,7 @@ function route() {
   for (const section of document.querySelectorAll("section")) section.hidden = section.dataset.page !== known;
   for (const link of document.querySelectorAll("nav a")) link.toggleAttribute("aria-current", link.dataset.page === known);
   const key = known === kind.path && rest.length === (ofRelay ? 1 : 2) ? rest.join("/") : null;
+  if (known === "changes") log.restore(new URLSearchParams(query));
   one.show(key);
   if (key) table.select(key);
   if (known === "explain") explain.ask(new URLSearchParams(query));

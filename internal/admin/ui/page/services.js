@@ -45,11 +45,12 @@ const rank = (r) => `${9 - trouble(r)} ${r.findings?.[0]?.reason ?? ""}`;
 /** note is what there is to say about a row, and how bad it is. */
 function note(r) {
   if (r.flow?.faulty) return [`${r.flow.faulty} of ${plural(r.flow.paths, "path")} not as they must be: ${r.flow.fault}`, "bad"];
+  const refused = isAsked(r) ? `${rateText(lost(r))} new connections/s refused or dropped: ` : "";
   const holder = r.findings?.find((f) => f.holder)?.holder;
-  if (r.problems) return [(r.problems.length === 1 ? r.problems[0] : `${plural(r.problems.length, "problem")}: ${r.problems[0]}`) + (holder ? ` (${holder} has it)` : ""), isFault(r) ? "bad" : "warn"];
+  if (r.problems) return [refused + (r.problems.length === 1 ? r.problems[0] : `${plural(r.problems.length, "problem")}: ${r.problems[0]}`) + (holder ? ` (${holder} has it)` : ""), isFault(r) ? "bad" : "warn"];
   if (r.notRouted) return [`not routed: ${words(r.notRouted)}`, "quiet"];
   const texts = Object.entries(r.endpoints.reasons ?? {}).map(([reason, n]) => `${n} ${words(reason)}`);
-  if (r.endpoints.used === 0) return [texts.length ? `no endpoint in use: ${texts.join(", ")}` : "no endpoints", "bad"];
+  if (r.endpoints.used === 0) return [refused + (texts.length ? `no endpoint in use: ${texts.join(", ")}` : "no endpoints"), "bad"];
   if (texts.length === 0 && r.flow) return [`${plural(r.flow.connections, "connection")} in the last round`, "quiet"];
   return [texts.join(", "), texts.length ? "warn" : "quiet"];
 }
