@@ -224,7 +224,7 @@ page: tools ## Test the page in headless Chromium
 screenshots: tools ## Take pictures of the page and of the lab's live table, in bin/screenshots
 	@mkdir -p bin/screenshots && rm -f bin/screenshots/*
 	@$(GO) test -count=1 -run 'TestPictures$$' ./lab -pictures $(CURDIR)/bin/screenshots
-	@cd test/ui && $(GO) test -count=1 -timeout $(TIMEOUT) -run 'TestPage$$|TestServerAway$$|TestRelay$$|TestLab$$|TestTerminals$$' . \
+	@cd test/ui && $(GO) test -count=1 -timeout $(TIMEOUT) -run 'TestPage$$|TestTraffic$$|TestLarge$$|TestServerAway$$|TestRelay$$|TestLab$$|TestTerminals$$' . \
 		-screenshots $(CURDIR)/bin/screenshots -terminals $(CURDIR)/bin/screenshots
 	@rm -f bin/screenshots/*.ansi
 

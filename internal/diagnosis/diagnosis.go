@@ -99,6 +99,8 @@ type Finding struct {
 	Cause string `json:"cause,omitempty"`
 	// Remedy is what can be done about it.
 	Remedy string `json:"remedy,omitempty"`
+	// Holders are some of the Services that hold an address that the Service asks for, as NAMESPACE/NAME. They are in no sentence: others may hold it soon.
+	Holders []string `json:"holders,omitempty"`
 }
 
 // Sentence is the text with its cause.
@@ -193,7 +195,24 @@ func (s *subject) add(f Finding) {
 
 // problem is what the store reports.
 func (s *subject) problem(p *store.Problem) Finding {
-	return Finding{Reason: Reason(p.Reason), Severity: problemSeverity(p.Reason), Object: s.about, Field: p.Field, Text: p.Field + ": " + p.Note, Remedy: p.Remedy}
+	f := Finding{Reason: Reason(p.Reason), Severity: problemSeverity(p.Reason), Object: s.about, Field: p.Field, Text: p.Field + ": " + p.Note, Remedy: p.Remedy}
+	if p.Reason == store.AddressConflict {
+		f.Holders = s.holders()
+	}
+	return f
+}
+
+// maxHolders is the number of Services that a finding names as holders.
+const maxHolders = 4
+
+// holders names some of the Services that hold what the Service has lost.
+func (s *subject) holders() (names []string) {
+	for _, l := range s.why.Lost {
+		if name := l.Holder.String(); l.Holder != s.name() && !slices.Contains(names, name) && len(names) < maxHolders {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func problemSeverity(r store.Reason) Severity {

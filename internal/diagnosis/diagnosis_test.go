@@ -149,6 +149,9 @@ func TestConflicts(t *testing.T) {
 	}
 	for _, f := range diagnosis.Service(s.Explain(state.ServiceName{Namespace: "ns", Name: "young"}), "n1", nil, nil) {
 		if f.Reason == diagnosis.Reason(store.AddressConflict) && strings.HasSuffix(problems[0].Error(), f.String()) {
+			if !slices.Equal(f.Holders, []string{"ns/old"}) {
+				t.Errorf("the address is held by %v", f.Holders)
+			}
 			return
 		}
 	}

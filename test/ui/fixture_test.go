@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -240,6 +241,36 @@ func (l *laboratory) goRound(each int, fault string) {
 		path.Faults = []string{fault}
 	}
 	l.round.Store(&ui.Round{Ended: time.Now(), Paths: map[state.ServiceName][]ui.Path{{Namespace: "shop", Name: "cart"}: {path}}})
+}
+
+// remember has the process know the last 14 minutes: connections to mail and newsletter, and an endpoint of mail that came and went.
+func (l *laboratory) remember() {
+	t, began := &ui.Traffic{}, time.Now().Add(-14*time.Minute)
+	for i := range 57 {
+		wave := uint64(60 + 40*(i%9))
+		grown := map[state.ServiceName]view.Counts{{Namespace: "shop", Name: "mail"}: {Connections: wave, Drops: wave / 10}}
+		if i > 20 {
+			grown[state.ServiceName{Namespace: "shop", Name: "newsletter"}] = view.Counts{Connections: wave, Rejects: wave}
+		}
+		t.Add(began.Add(time.Duration(i)*15*time.Second), grown)
+	}
+	l.traffic.Store(t)
+	now := l.store.Snapshot().Get(state.ServiceName{Namespace: "shop", Name: "mail"})
+	without := *now
+	without.Ports = slices.Clone(now.Ports)
+	for _, r := range []*state.Route{&without.Ports[0].Internal.Inside, &without.Ports[0].Internal.Outside} {
+		if len(r.Endpoints) > 0 {
+			r.Endpoints = r.Endpoints[1:]
+		}
+	}
+	l.changes.Attempted(backend.Attempt{Began: began, Update: &state.Update{Full: true, Changed: []*state.Service{now}}})
+	for i := range 4 {
+		was, is := now, &without
+		if i%2 == 1 {
+			was, is = is, was
+		}
+		l.changes.Attempted(backend.Attempt{Began: began.Add(time.Duration(2+3*i) * time.Minute), Update: &state.Update{Changed: []*state.Service{is}}, Before: map[state.ServiceName]*state.Service{was.Name: was}})
+	}
 }
 
 func ip(format string, args ...any) netip.Addr {

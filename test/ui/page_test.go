@@ -513,6 +513,45 @@ func TestTraffic(t *testing.T) {
 	b.run(chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile))
 	b.holds("nothing is wider than a phone", `document.documentElement.scrollWidth <= innerWidth`)
 	b.picture("page-traffic-phone")
+	b.run(chromedp.EmulateViewport(1280, 1000), chromedp.Evaluate(`location.hash = "#/services/shop/newsletter"`, nil))
+	l.remember()
+	b.sees("#one .graphs", "New connections per second")
+	b.holds("the refused ones are drawn", `document.querySelector("#one .graph .line.bad").getAttribute("d").length > 100`)
+	b.sees("#one .reason", "NoEndpoints")
+	b.sees("#one .remedy", "Remedy: compare its selector with the labels of the pods")
+	b.picture("page-failing")
+	b.run(colours("dark"))
+	b.picture("page-failing-dark")
+	b.run(chromedp.Evaluate(`location.hash = "#/services/shop/mail"`, nil))
+	b.sees("#one h2", "shop/mail")
+	b.holds("an endpoint was away twice", `document.querySelectorAll("#one .strip")[0].querySelectorAll("rect").length === 3 && document.querySelectorAll("#one .strip")[1].querySelectorAll("rect").length === 1`)
+	b.picture("page-graphs")
+	b.run(chromedp.Focus(`#one [data-sort="node"]`))
+	b.press(kb.Enter)
+	b.press(kb.Enter)
+	b.holds("the endpoints are in order of their nodes", `document.querySelector("#one [data-table] tbody tr").textContent.includes("node-c") && document.activeElement.dataset.sort === "node"`)
+	b.run(chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile), colours("light"))
+	b.holds("nothing is wider than a phone", `document.documentElement.scrollWidth <= innerWidth && document.querySelector("#one").scrollWidth <= innerWidth`)
+	b.picture("page-graphs-phone")
+	b.run(chromedp.Evaluate(`location.hash = "#/services/data/replica"`, nil))
+	b.sees("#one .remark a", "data/postgres")
+	b.picture("page-conflict-phone")
+}
+
+// TestLarge: of 3,000 Services, those that hurt are first.
+func TestLarge(t *testing.T) {
+	objects := many(3000)
+	for i := range 3 {
+		objects = append(objects, service(5000+i, "team-500", fmt.Sprint("broken-", i), tcp("http", 80)))
+	}
+	l := &laboratory{yard: newYard(t, objects)}
+	address, _ := serve(t, "", func(ctx context.Context) http.Handler { return ui.Handler(ctx, l) })
+	b := open(t, address, colours("light"))
+	b.sees("#count", "3,003 Services")
+	l.count(map[string]view.Counts{"mail": {Connections: 60}})
+	b.holds("those without endpoints are first", `[0, 1, 2].every((i) => document.querySelector("#row-" + i).dataset.key === "team-500/broken-" + i)`)
+	b.sees("#head", "Refused/s")
+	b.picture("page-3000")
 }
 
 // TestAddress: filter and order are in the address, which shows the same to whoever opens it, and headers sort by the keyboard.

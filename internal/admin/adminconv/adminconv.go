@@ -62,7 +62,7 @@ func FromService(s *view.Service) *adminv1.Row {
 	for _, f := range s.Findings {
 		m.Findings = append(m.Findings, &adminv1.Finding{
 			Reason: string(f.Reason), Severity: string(f.Severity), Kind: f.Object.Kind, Namespace: f.Object.Namespace, Name: f.Object.Name,
-			Field: f.Field, Place: f.Place, Text: f.Text, Cause: f.Cause, Remedy: f.Remedy,
+			Field: f.Field, Place: f.Place, Text: f.Text, Cause: f.Cause, Remedy: f.Remedy, Holders: f.Holders,
 		})
 	}
 	for _, p := range s.Ports {
@@ -82,7 +82,7 @@ func ToService(m *adminv1.Service) (*view.Service, error) {
 	for _, f := range m.GetFindings() {
 		s.Findings = append(s.Findings, diagnosis.Finding{
 			Reason: diagnosis.Reason(f.GetReason()), Severity: diagnosis.Severity(f.GetSeverity()), Object: diagnosis.Object{Kind: f.GetKind(), Namespace: f.GetNamespace(), Name: f.GetName()},
-			Field: f.GetField(), Place: f.GetPlace(), Text: f.GetText(), Cause: f.GetCause(), Remedy: f.GetRemedy(),
+			Field: f.GetField(), Place: f.GetPlace(), Text: f.GetText(), Cause: f.GetCause(), Remedy: f.GetRemedy(), Holders: f.GetHolders(),
 		})
 	}
 	for _, p := range m.GetPorts() {
@@ -125,7 +125,7 @@ func toEndpoints(m *adminv1.Endpoints) view.Endpoints {
 // FromEndpoint returns the row of an endpoint.
 func FromEndpoint(e *view.Endpoint) *adminv1.Row {
 	return &adminv1.Row{Key: e.Key(), Row: &adminv1.Row_Endpoint{Endpoint: &adminv1.Endpoint{
-		Namespace: e.Namespace, Service: e.Service, Port: e.Port, Protocol: e.Protocol, Address: e.Addr.String(), Node: e.Node, Slice: e.Slice,
+		Namespace: e.Namespace, Service: e.Service, Port: e.Port, Protocol: e.Protocol, Address: e.Addr.String(), Node: e.Node, Slice: e.Slice, Pod: e.Pod,
 		Inside: e.Inside, Outside: e.Outside, Reasons: words(e.Reasons), OutsideReasons: words(e.OutsideReasons),
 	}}}
 }
@@ -137,7 +137,7 @@ func ToEndpoint(m *adminv1.Endpoint) (*view.Endpoint, error) {
 		return nil, fmt.Errorf("address of an endpoint of Service %s/%s: %w", m.GetNamespace(), m.GetService(), err)
 	}
 	return &view.Endpoint{
-		Namespace: m.GetNamespace(), Service: m.GetService(), Port: m.GetPort(), Protocol: m.GetProtocol(), Addr: addr, Node: m.GetNode(), Slice: m.GetSlice(),
+		Namespace: m.GetNamespace(), Service: m.GetService(), Port: m.GetPort(), Protocol: m.GetProtocol(), Addr: addr, Node: m.GetNode(), Slice: m.GetSlice(), Pod: m.GetPod(),
 		Inside: m.GetInside(), Outside: m.GetOutside(), Reasons: reasons(m.GetReasons()), OutsideReasons: reasons(m.GetOutsideReasons()),
 	}, nil
 }

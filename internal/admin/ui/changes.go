@@ -70,6 +70,8 @@ type ServiceChange struct {
 
 // Changes is the log of what a dataplane did last. The zero value is an empty one. Its methods may be called concurrently.
 type Changes struct {
+	comings comings
+
 	mu   sync.Mutex // guards all below
 	last uint64     // number of the newest entry
 	ring []Change   // the entry with number n is at (n-1) % maxChanges
@@ -80,7 +82,7 @@ func (c *Changes) Attempted(a backend.Attempt) {
 	if a.Update == nil && a.Repaired == 0 && a.Err == nil {
 		return
 	}
-	e := entryOf(&a)
+	e := c.entryOf(&a)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last++
@@ -92,7 +94,8 @@ func (c *Changes) Attempted(a backend.Attempt) {
 	c.ring[(e.Number-1)%maxChanges] = e
 }
 
-func entryOf(a *backend.Attempt) Change {
+// entryOf returns the entry of an attempt, and notes which endpoints came and went.
+func (c *Changes) entryOf(a *backend.Attempt) Change {
 	done := a.Began.Add(a.Took)
 	e := Change{At: done, Kind: Programmed, Took: a.Took.Seconds(), Written: a.Written, Repaired: a.Repaired}
 	switch {
@@ -107,11 +110,16 @@ func entryOf(a *backend.Attempt) Change {
 		return e
 	}
 	e.Revision, e.Full, e.Changed, e.Removed = u.Revision, u.Full, len(u.Changed), len(u.Removed)
+	if u.Full && a.Err == nil {
+		c.comings.begin(done)
+	}
 	for d := range differences(a) {
-		if len(e.Services) == maxNamed {
-			break
+		if len(e.Services) < maxNamed {
+			e.Services = append(e.Services, d.shown())
 		}
-		e.Services = append(e.Services, d)
+		if a.Err == nil && a.Failed[d.name] == nil {
+			c.comings.add(done, d)
+		}
 	}
 	if len(u.Triggers) > 0 && a.Err == nil && !a.Retry {
 		// Clocks differ between nodes.

@@ -137,6 +137,9 @@ type detail struct {
 	More bool `json:"more,omitempty"`
 	// Paths are how the connections of a lab went.
 	Paths []Path `json:"paths,omitempty"`
+	// Graph is how many connections there were, if they are counted. Comings are when endpoints came and went, as far as that is known.
+	Graph   *Graph   `json:"graph,omitempty"`
+	Comings *Comings `json:"comings,omitempty"`
 }
 
 // portPolicy is how one port in one family chooses among its endpoints. A policy is Unused if there is nothing that it would be for.
@@ -200,11 +203,20 @@ func (p *page) service(r *http.Request) (any, error) {
 		if d.More = len(d.Endpoints) == maxEndpoints; d.More {
 			break
 		}
+		if pod := v.Facts.At(row.Addr.Addr(), row.Node); pod != nil {
+			row.Pod = pod.Name
+		}
 		d.Endpoints = append(d.Endpoints, row)
 	}
 	if lab, ok := p.source.(Lab); ok {
 		if round := lab.Round(); round != nil {
 			d.Paths = round.Paths[name]
+		}
+	}
+	d.Comings = p.source.Changes().comings.get(name, time.Now())
+	if c, ok := p.source.(Counting); ok {
+		if traffic := c.Lately(); traffic != nil {
+			d.Graph = traffic.graph(name)
 		}
 	}
 	return d, nil

@@ -766,7 +766,7 @@ type Service struct {
 	// External IPs and load balancer IPs.
 	ExternalIps []string `protobuf:"bytes,5,rep,name=external_ips,json=externalIps,proto3" json:"external_ips,omitempty"`
 	Ports       []*Port  `protobuf:"bytes,6,rep,name=ports,proto3" json:"ports,omitempty"`
-	// Of all ports together.
+	// Of all ports together. An endpoint with several ports counts once.
 	Endpoints *Endpoints `protobuf:"bytes,7,opt,name=endpoints,proto3" json:"endpoints,omitempty"`
 	// Why nothing is routed for the Service, a word as in docs/explain.md. Empty if something is.
 	NotRouted string `protobuf:"bytes,8,opt,name=not_routed,json=notRouted,proto3" json:"not_routed,omitempty"`
@@ -892,10 +892,12 @@ type Finding struct {
 	// The path of the field, empty if there is none.
 	Field string `protobuf:"bytes,6,opt,name=field,proto3" json:"field,omitempty"`
 	// The file, line and column, empty for objects that come from no file.
-	Place         string `protobuf:"bytes,7,opt,name=place,proto3" json:"place,omitempty"`
-	Text          string `protobuf:"bytes,8,opt,name=text,proto3" json:"text,omitempty"`
-	Cause         string `protobuf:"bytes,9,opt,name=cause,proto3" json:"cause,omitempty"`
-	Remedy        string `protobuf:"bytes,10,opt,name=remedy,proto3" json:"remedy,omitempty"`
+	Place  string `protobuf:"bytes,7,opt,name=place,proto3" json:"place,omitempty"`
+	Text   string `protobuf:"bytes,8,opt,name=text,proto3" json:"text,omitempty"`
+	Cause  string `protobuf:"bytes,9,opt,name=cause,proto3" json:"cause,omitempty"`
+	Remedy string `protobuf:"bytes,10,opt,name=remedy,proto3" json:"remedy,omitempty"`
+	// Some of the Services that hold an address that the Service asks for, as NAMESPACE/NAME.
+	Holders       []string `protobuf:"bytes,11,rep,name=holders,proto3" json:"holders,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -998,6 +1000,13 @@ func (x *Finding) GetRemedy() string {
 		return x.Remedy
 	}
 	return ""
+}
+
+func (x *Finding) GetHolders() []string {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
 }
 
 // Port is a port of a Service.
@@ -1163,8 +1172,10 @@ type Endpoint struct {
 	// Why it gets none of pods and processes of this node, and none of clients outside: words as in docs/explain.md.
 	Reasons        []string `protobuf:"bytes,10,rep,name=reasons,proto3" json:"reasons,omitempty"`
 	OutsideReasons []string `protobuf:"bytes,11,rep,name=outside_reasons,json=outsideReasons,proto3" json:"outside_reasons,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The name of the pod, empty if it is not known.
+	Pod           string `protobuf:"bytes,12,opt,name=pod,proto3" json:"pod,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Endpoint) Reset() {
@@ -1272,6 +1283,13 @@ func (x *Endpoint) GetOutsideReasons() []string {
 		return x.OutsideReasons
 	}
 	return nil
+}
+
+func (x *Endpoint) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
 }
 
 // Node is a Node that the process knows: its own, if there is its object.
@@ -1740,7 +1758,7 @@ const file_switchyard_admin_v1_admin_proto_rawDesc = "" +
 	"not_routed\x18\b \x01(\tR\tnotRouted\x12\x1a\n" +
 	"\bproblems\x18\t \x03(\tR\bproblems\x128\n" +
 	"\bfindings\x18\n" +
-	" \x03(\v2\x1c.switchyard.admin.v1.FindingR\bfindings\"\xf1\x01\n" +
+	" \x03(\v2\x1c.switchyard.admin.v1.FindingR\bfindings\"\x8b\x02\n" +
 	"\aFinding\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x1a\n" +
 	"\bseverity\x18\x02 \x01(\tR\bseverity\x12\x12\n" +
@@ -1752,7 +1770,8 @@ const file_switchyard_admin_v1_admin_proto_rawDesc = "" +
 	"\x04text\x18\b \x01(\tR\x04text\x12\x14\n" +
 	"\x05cause\x18\t \x01(\tR\x05cause\x12\x16\n" +
 	"\x06remedy\x18\n" +
-	" \x01(\tR\x06remedy\"\xa5\x01\n" +
+	" \x01(\tR\x06remedy\x12\x18\n" +
+	"\aholders\x18\v \x03(\tR\aholders\"\xa5\x01\n" +
 	"\x04Port\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\tR\bprotocol\x12\x12\n" +
@@ -1765,7 +1784,7 @@ const file_switchyard_admin_v1_admin_proto_rawDesc = "" +
 	"\areasons\x18\x03 \x03(\v2+.switchyard.admin.v1.Endpoints.ReasonsEntryR\areasons\x1a:\n" +
 	"\fReasonsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\xab\x02\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\xbd\x02\n" +
 	"\bEndpoint\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x12\n" +
@@ -1778,7 +1797,8 @@ const file_switchyard_admin_v1_admin_proto_rawDesc = "" +
 	"\aoutside\x18\t \x01(\bR\aoutside\x12\x18\n" +
 	"\areasons\x18\n" +
 	" \x03(\tR\areasons\x12'\n" +
-	"\x0foutside_reasons\x18\v \x03(\tR\x0eoutsideReasons\"}\n" +
+	"\x0foutside_reasons\x18\v \x03(\tR\x0eoutsideReasons\x12\x10\n" +
+	"\x03pod\x18\f \x01(\tR\x03pod\"}\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x1c\n" +

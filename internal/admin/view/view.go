@@ -66,7 +66,7 @@ type Service struct {
 	// ExternalIPs include the addresses of load balancers.
 	ExternalIPs []netip.Addr `json:"externalIPs,omitempty"`
 	Ports       []Port       `json:"ports,omitempty"`
-	// Endpoints are the endpoints of all ports together.
+	// Endpoints are the endpoints of all ports together. One with several ports counts once: it is used if one of its ports is.
 	Endpoints Endpoints `json:"endpoints"`
 	// NotRouted is why nothing is routed for the Service.
 	NotRouted brain.Reason `json:"notRouted,omitempty"`
@@ -103,6 +103,8 @@ type Endpoint struct {
 	Addr      netip.AddrPort `json:"address"`
 	Node      string         `json:"node,omitempty"`
 	Slice     string         `json:"slice"`
+	// Pod is the name of the pod, empty if it is not known.
+	Pod string `json:"pod,omitempty"`
 	// Inside reports whether the endpoint gets new connections of pods and processes of this node. Outside reports
 	// whether it gets connections of clients outside of the cluster; it is false if the port is not open to them.
 	Inside  bool `json:"inside"`
@@ -241,9 +243,9 @@ func (v *View) ServiceOf(why *store.Explanation) *Service {
 	}
 	for _, p := range o.Ports {
 		port := Port{Name: p.Name, Protocol: p.Protocol.String(), Port: p.Port, NodePort: p.NodePort, Endpoints: endpoints[key{p.Name, p.Protocol}]}
-		row.Endpoints.add(port.Endpoints)
 		row.Ports = append(row.Ports, port)
 	}
+	row.Endpoints = together(why)
 	row.Findings = diagnosis.Service(why, v.Store.Snapshot().Node().Name, v.Facts, v.Local)
 	for i := range row.Findings {
 		if f := &row.Findings[i]; f.Severity != diagnosis.Remark {
@@ -305,12 +307,43 @@ func (e *Endpoints) reason(r brain.Reason, by int) {
 	e.Reasons[r] += by
 }
 
-func (e *Endpoints) add(o Endpoints) {
-	e.Used += o.Used
-	e.All += o.All
-	for reason, n := range o.Reasons {
-		e.reason(reason, n)
+// together counts the endpoints of all ports of a Service by their addresses.
+func together(why *store.Explanation) (e Endpoints) {
+	if len(why.Ports) == 1 {
+		e.count(&why.Ports[0]) // the usual case
+		return e
 	}
+	all := map[netip.Addr][]brain.Reason{}
+	used := map[netip.Addr]bool{}
+	for i := range why.Ports {
+		p := &why.Ports[i]
+		policy := insidePolicy(p)
+		for j := range p.Endpoints {
+			r := &p.Endpoints[j]
+			addr, reasons := r.Addr.Addr(), r.Out(policy)
+			if p.NoRoom {
+				reasons = []brain.Reason{brain.NoRoom}
+			}
+			known := all[addr]
+			used[addr] = used[addr] || len(reasons) == 0
+			for _, reason := range reasons {
+				if !slices.Contains(known, reason) {
+					known = append(known, reason)
+				}
+			}
+			all[addr] = known
+		}
+	}
+	for addr, reasons := range all {
+		e.All++
+		if used[addr] {
+			e.Used++
+		}
+		for _, reason := range reasons {
+			e.reason(reason, 1)
+		}
+	}
+	return e
 }
 
 // String is the numbers with the reasons, such as "1/3 NotReady=2".

@@ -166,3 +166,24 @@ func TestSelection(t *testing.T) {
 		}
 	}
 }
+
+// TestEndpointsOfSeveralPorts: an endpoint of a Service counts once, however many ports it has.
+func TestEndpointsOfSeveralPorts(t *testing.T) {
+	objects := []model.Object{
+		&model.Service{Name: web, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []model.ServicePort{{Name: "http", Protocol: state.TCP, Port: 80}, {Name: "metrics", Protocol: state.TCP, Port: 9090}}},
+	}
+	slice := &model.EndpointSlice{
+		Namespace: "shop", Name: "web-1", Service: "web", Family: state.IPv4,
+		Ports: []model.EndpointPort{{Name: "http", Protocol: state.TCP, Port: 8080}, {Name: "metrics", Protocol: state.TCP, Port: 9090}},
+	}
+	for i := range 5 {
+		slice.Endpoints = append(slice.Endpoints, model.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, byte(i + 1)}), Ready: i > 0, Serving: true})
+	}
+	row := viewOf(t, append(objects, slice)...).Service(web)
+	if got := row.Endpoints.String(); got != "4/5 NotReady=1" {
+		t.Errorf("the Service has %s", got)
+	}
+	if got := row.Ports[1].Endpoints.String(); got != "4/5 NotReady=1" {
+		t.Errorf("a port has %s", got)
+	}
+}

@@ -59,8 +59,8 @@ export function picture(detail, port, width) {
   shown.forEach((e, j) => {
     const y = yOf(j), used = e.inside || e.outside, why = (e.reasons ?? []).map(words).join(", ");
     const flow = flowOf(paths, e), answered = flow ? ` · answered ${flow}` : "";
-    const sub = used ? (e.inside || port.external === "Unused" ? e.node || "no node" : `from outside only · ${e.node ?? ""}`) + answered : why;
-    parts.push(h("g", { class: used ? "endpoint good" : "endpoint bad" }, h("title", {}, [e.address, e.node, why].filter(Boolean).join("\n")),
+    const sub = used ? (e.inside || port.external === "Unused" ? [e.pod, e.node || "no node"].filter(Boolean).join(" · ") : `from outside only · ${e.node ?? ""}`) + answered : why;
+    parts.push(h("g", { class: used ? "endpoint good" : "endpoint bad" }, h("title", {}, [e.address, e.pod, e.node, why].filter(Boolean).join("\n")),
       h("circle", { cx: x3 + 7, cy: y, r: 5 }), h("text", { x: x3 + 20, y: y - 2, class: "address" }, e.address), h("text", { x: x3 + 20, y: y + 13, class: "sub" }, sub)));
   });
   if (all.length > most) parts.push(h("text", { x: x3 + 20, y: yOf(most), class: "sub" }, `and ${all.length - most} more, below`));

@@ -39,15 +39,16 @@ function trouble(r) {
   return r.endpoints.reasons ? 2 : 0;
 }
 
-/** rank orders rows by trouble, the worst first, and groups those with the same reason. */
-const rank = (r) => `${9 - trouble(r)} ${r.findings?.[0]?.reason ?? ""}`;
+/** rank orders rows by trouble, the worst first, and groups those with the same reason and holder. */
+const rank = (r) => `${9 - trouble(r)} ${r.findings?.[0]?.reason ?? ""} ${r.findings?.[0]?.holders?.[0] ?? ""}`;
 
 /** note is what there is to say about a row, and how bad it is. */
 function note(r) {
   if (r.flow?.faulty) return [`${r.flow.faulty} of ${plural(r.flow.paths, "path")} not as they must be: ${r.flow.fault}`, "bad"];
   const refused = isAsked(r) ? `${rateText(lost(r))} new connections/s refused or dropped: ` : "";
-  const holder = r.findings?.find((f) => f.holder)?.holder;
-  if (r.problems) return [refused + (r.problems.length === 1 ? r.problems[0] : `${plural(r.problems.length, "problem")}: ${r.problems[0]}`) + (holder ? ` (${holder} has it)` : ""), isFault(r) ? "bad" : "warn"];
+  const holders = r.findings?.[0]?.holders;
+  if (holders) return [`${holders.join(", ")} ${holders.length > 1 ? "have" : "has"} an address of it: ${r.problems[0]}`, "warn"];
+  if (r.problems) return [refused + (r.problems.length === 1 ? r.problems[0] : `${plural(r.problems.length, "problem")}: ${r.problems[0]}`), isFault(r) ? "bad" : "warn"];
   if (r.notRouted) return [`not routed: ${words(r.notRouted)}`, "quiet"];
   const texts = Object.entries(r.endpoints.reasons ?? {}).map(([reason, n]) => `${n} ${words(reason)}`);
   if (r.endpoints.used === 0) return [refused + (texts.length ? `no endpoint in use: ${texts.join(", ")}` : "no endpoints"), "bad"];
