@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/admin/ui"
 	"github.com/switchyard-net/switchyard/internal/admin/view"
@@ -26,6 +27,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/httpserver"
 	"github.com/switchyard-net/switchyard/internal/resident"
 	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
 
@@ -33,9 +35,15 @@ import (
 const manyPages = 16
 
 // BenchmarkPage measures the resident memory of this process with its page open in browsers: before, at its most while pages ask for all rows and for
-// half a minute of use, and after that. Clients are in the process: they read what pages ask for, and keep none of it.
+// half a minute of use, and after that. Clients are in the process: they read what pages ask for, and keep none of it. Each Service has connections,
+// of which some are refused and some dropped, and endpoints that come and go: the process keeps all of the last 15 minutes that it has room for.
 func BenchmarkPage(b *testing.B) {
-	const services = 10_000
+	for _, services := range []int{3000, 10_000} {
+		b.Run(fmt.Sprintf("services=%d", services), func(b *testing.B) { benchmarkPage(b, services) })
+	}
+}
+
+func benchmarkPage(b *testing.B, services int) {
 	cluster := newChangingCluster(services, 5)
 	s, sink := newStore(brain.Config{}, cluster.objects...)
 	defer s.Close()
@@ -46,9 +54,11 @@ func BenchmarkPage(b *testing.B) {
 	ctx, stop := context.WithCancel(b.Context())
 	defer stop()
 	quiet := slog.New(slog.DiscardHandler)
+	shown := &shownStore{store: s}
+	shown.remember()
 	served := make(chan error, 1)
 	go func() {
-		served <- httpserver.Serve(ctx, l, ui.Handler(ctx, &shownStore{store: s}), httpserver.Options{
+		served <- httpserver.Serve(ctx, l, ui.Handler(ctx, shown), httpserver.Options{
 			Connections: connlimit.New(connlimit.Options{Name: "page", Max: ui.MaxConnections, Replace: true, Logger: quiet}), Logger: quiet,
 		})
 	}()
@@ -187,6 +197,36 @@ func ask(ctx context.Context, address string) (io.ReadCloser, error) {
 type shownStore struct {
 	store   *store.Store
 	changes ui.Changes
+	traffic ui.Traffic
+}
+
+// count has each Service have connections since the last call.
+func (s *shownStore) count(at time.Time) {
+	grown := map[state.ServiceName]view.Counts{}
+	for record := range s.store.Snapshot().Services() {
+		grown[record.Name] = view.Counts{Connections: 100, Rejects: 10, Drops: 1}
+	}
+	s.traffic.Add(at, grown)
+}
+
+// remember has 15 minutes have passed.
+func (s *shownStore) remember() {
+	began := time.Now().Add(-15 * time.Minute)
+	s.changes.Attempted(backend.Attempt{Began: began, Update: &state.Update{Full: true}})
+	for i := range 60 {
+		s.count(began.Add(time.Duration(i) * 15 * time.Second))
+	}
+	for record := range s.store.Snapshot().Services() {
+		s.changes.Attempted(backend.Attempt{Began: time.Now(), Update: &state.Update{Changed: []*state.Service{record}}})
+	}
+}
+
+// Lately implements [ui.Counting].
+func (s *shownStore) Lately() *ui.Traffic {
+	if now := time.Now(); s.traffic.Due(now) {
+		s.count(now)
+	}
+	return &s.traffic
 }
 
 // Status implements [ui.Source].

@@ -34,6 +34,8 @@ type yard struct {
 	sink    model.Sink
 	changes ui.Changes
 	started time.Time
+	// problems are what the process has to say.
+	problems []view.Problem
 
 	mu     sync.Mutex // guards all below
 	status backend.Status
@@ -83,7 +85,7 @@ func (y *yard) Status() *view.Status {
 	defer y.mu.Unlock()
 	return &view.Status{
 		Program: "switchyard", Version: "v1.9.0", Node: "node-a", Mode: "nftables", Started: y.started, Revision: uint64(snapshot.Revision()), Applied: uint64(y.status.Applied),
-		LastSuccess: y.status.LastSuccess, PendingSince: y.status.Pending, Services: snapshot.Len(), Healthy: true,
+		LastSuccess: y.status.LastSuccess, PendingSince: y.status.Pending, Services: snapshot.Len(), Healthy: true, Problems: y.problems,
 	}
 }
 

@@ -243,6 +243,15 @@ func TestPage(t *testing.T) {
 	b.holds("the filter has the focus, from another part of the page", `document.activeElement.id === "filter"`)
 }
 
+// TestProblems: what is wrong with the process is in order and grouped: faults first, and what is said twice once.
+func TestProblems(t *testing.T) {
+	y := newYard(t, shop())
+	y.problems = []view.Problem{{Part: "services", Message: "b"}, {Part: "api", Message: "a"}, {Part: "services", Message: "b"}, {Part: "dataplane", Message: "c", Fault: true}}
+	b := open(t, y.serve(""))
+	b.sees("#problems", "dataplane: c")
+	b.holds("they are in order", `[...document.querySelectorAll("#problems li")].map((e) => e.textContent).join("|") === "dataplane: c|api: a|services: b (2 times)"`)
+}
+
 // TestLive: what changes is on the page a moment later, also what only a row shows.
 func TestLive(t *testing.T) {
 	y := newYard(t, shop())
@@ -525,6 +534,7 @@ func TestTraffic(t *testing.T) {
 	b.run(chromedp.Evaluate(`location.hash = "#/services/shop/mail"`, nil))
 	b.sees("#one h2", "shop/mail")
 	b.holds("an endpoint was away twice", `document.querySelectorAll("#one .strip")[0].querySelectorAll("rect").length === 3 && document.querySelectorAll("#one .strip")[1].querySelectorAll("rect").length === 1`)
+	b.holds("the number of endpoints went down twice, and is back", `document.querySelector("#one .graph .line.good").getAttribute("d").split("V").length === 6`)
 	b.picture("page-graphs")
 	b.run(chromedp.Focus(`#one [data-sort="node"]`))
 	b.press(kb.Enter)
@@ -554,7 +564,7 @@ func TestLarge(t *testing.T) {
 	b.picture("page-3000")
 }
 
-// TestAddress: filter and order are in the address, which shows the same to whoever opens it, and headers sort by the keyboard.
+// TestAddress: filter and order are in the address, which shows the same when it is opened elsewhere, and headers sort by the keyboard.
 func TestAddress(t *testing.T) {
 	y := newYard(t, shop())
 	b := open(t, y.serve(""))

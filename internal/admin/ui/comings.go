@@ -32,10 +32,10 @@ type Comings struct {
 	Items []Coming  `json:"items"`
 }
 
-// comings are those of all Services lately. The zero value is empty.
+// comings has the Comings of all Services. The zero value is empty.
 type comings struct {
 	mu    sync.Mutex // guards all below
-	since time.Time  // from when on those of all Services are complete, but for what lost says
+	since time.Time  // from when on all are complete, except for what lost says
 	of    map[state.ServiceName]*Comings
 	held  shares
 	// lost is when one of a namespace found no room.
@@ -103,7 +103,7 @@ func (c *comings) sweep(now time.Time) {
 	}
 }
 
-// get returns those of a Service in the last 15 minutes. They are nil as long as nothing is known.
+// get returns the Comings of a Service in the last 15 minutes. They are nil as long as nothing is known.
 func (c *comings) get(name state.ServiceName, now time.Time) *Comings {
 	c.mu.Lock()
 	defer c.mu.Unlock()

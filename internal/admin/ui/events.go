@@ -36,7 +36,7 @@ type event struct {
 	// Reload reports that too much is different.
 	Reload  bool     `json:"reload,omitempty"`
 	Changes []Change `json:"changes,omitempty"`
-	// Counted reports whether new connections are counted, if that is new. Rates are those of Services that have any, by NAMESPACE/NAME.
+	// Counted reports whether new connections are counted, if that is new. Rates has the Services with new connections, by NAMESPACE/NAME.
 	Counted *bool           `json:"counted,omitempty"`
 	Rates   map[string]Rate `json:"rates,omitzero"`
 	// Round is the newest of a lab.

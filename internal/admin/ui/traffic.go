@@ -36,7 +36,7 @@ const (
 // ring has what was counted in each slot.
 type ring [slots]float32
 
-// rings are those of a Service: its connections, those that were refused and those that were dropped. A Service has none of what it has had nothing.
+// rings are the graphs of a Service: all connections, refused ones and dropped ones. A graph without any is nil.
 type rings [3]*ring
 
 // Rate is how many new connections there are a second. Connections are all of them, wherever they go.

@@ -83,7 +83,17 @@ function health() {
   $("#health").replaceChildren(h("span", { class: `dot ${how}` }), h("b", {}, name), " is ", h("span", { class: how }, word), h("span", { class: "muted facts" }, ` · ${facts.join(" · ")}`));
   document.title = `${faults && !data.lost ? "✗ " : ""}${name} · Switchyard`;
   $("#problems").hidden = !s.problems;
-  $("#problems").replaceChildren(...(s.problems ?? []).slice(0, 20).map((p) => h("li", { class: p.fault ? "bad" : "warn" }, h("b", {}, p.part), `: ${p.message}`)));
+  $("#problems").replaceChildren(...grouped(s.problems ?? []).slice(0, 20).map(([p, n]) => h("li", { class: p.fault ? "bad" : "warn" }, h("b", {}, p.part), `: ${p.message}`, n > 1 && h("span", { class: "muted" }, ` (${n} times)`))));
+}
+
+/** grouped has problems in order, faults first and then by their part, and equal ones once with their number. */
+function grouped(problems) {
+  const counts = new Map();
+  for (const p of problems) {
+    const key = JSON.stringify([!p.fault, p.part, p.message]);
+    counts.set(key, [p, (counts.get(key)?.[1] ?? 0) + 1]);
+  }
+  return [...counts].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, group]) => group);
 }
 
 /** connection says when the process does not answer. */

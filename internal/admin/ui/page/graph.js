@@ -48,15 +48,7 @@ function inUse(comings, used, now) {
 export function endpoints(comings, used, width, now) {
   const height = 36, samples = inUse(comings, used, now), most = Math.max(1, ...samples.map((s) => s[1]));
   const x = (time) => Math.max(0, width * (1 - (now - time) / span)).toFixed(1), y = (n) => (height - (n / most) * (height - 4)).toFixed(1);
-  const [[first, before], ...rest] = samples;
-  let d = `M${x(first)} ${y(before)}`;
-  let last = before;
-  for (const [time, n] of rest) {
-    // Between two samples, the number is the one of the later sample: it was so until then.
-    if (n !== last) d += `V${y(n)}`;
-    d += `H${x(time)}`;
-    last = n;
-  }
+  const d = samples.map(([time, n], i) => (i === 0 ? `M${x(time)} ${y(n)}` : `H${x(time)}V${y(n)}`)).join(""); // a number is that from its time on
   const label = `Endpoints in use: ${used.size} now, ${Math.min(...samples.map((s) => s[1]))} to ${Math.max(...samples.map((s) => s[1]))} before`;
   return h("figure", { class: "graphs" }, h("figcaption", {}, "Endpoints in use"), axes(width, height, now, String(most), label, h("path", { class: "line good", d })));
 }

@@ -101,7 +101,7 @@ export class One {
       { id: "inside", name: "Inside", of: (e) => !e.inside }, ...(outside ? [{ id: "outside", name: "Outside", of: (e) => !e.outside }] : []), { id: "why", name: "Why not", of: (e) => why(e) },
     ];
     const list = sorted(endpointsOf(d, port), columns, this.#sorts.endpoints);
-    return h("table", { "data-table": "endpoints" }, h("caption", {}, `${d.more ? "The first " : ""}${plural(list.length, "endpoint")}${d.comings ? "; below each, when it was in use in the last 15 minutes" : ""}`),
+    return h("table", { "data-table": "endpoints" }, h("caption", {}, `${d.more ? "The first " : ""}${plural(list.length, "endpoint")}${d.comings && list.length ? "; below each, when it was in use in the last 15 minutes" : ""}`),
       thead(columns, this.#sorts.endpoints, this.#sorter("endpoints")),
       h("tbody", {}, list.map((e) => h("tr", {}, h("td", { class: "mono address" }, e.address, d.comings && strip(d.comings, ipOf(e), isUsed(e), now())), pods && h("td", {}, e.pod ?? "–"), h("td", {}, e.node ?? "–"), mark(e.inside), outside && mark(e.outside), h("td", {}, why(e))))));
   }

@@ -38,7 +38,7 @@ export function picture(detail, port, width) {
   const rows = Math.max(shown.length + (all.length > most ? 1 : 0), sides.length * 2 - 1, 1);
   const height = rows * line + 16;
   const narrow = width < 480;
-  const box = { client: narrow ? 72 : 112, policy: narrow ? 92 : 104 };
+  const box = { client: narrow ? 80 : 112, policy: narrow ? 92 : 104 };
   const x1 = 2, x2 = x1 + box.client + (narrow ? 12 : (width - box.client - box.policy) * 0.12), x3 = x2 + box.policy + (narrow ? 28 : Math.max(70, width * 0.14));
   const middle = (i, n) => 8 + (height - 16) * ((i + 0.5) / n);
   const top = (height - 16 - shown.length * line) / 2;
