@@ -21,6 +21,7 @@ import (
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/admin/view"
 	"github.com/switchyard-net/switchyard/internal/connlimit"
+	"github.com/switchyard-net/switchyard/internal/diagnosis"
 	"github.com/switchyard-net/switchyard/internal/explain"
 	"github.com/switchyard-net/switchyard/internal/httpserver"
 	"github.com/switchyard-net/switchyard/model"
@@ -35,6 +36,7 @@ type fake struct {
 	changes Changes
 	// asked blocks questions if it is not nil, until it is closed.
 	asked chan struct{}
+	facts *diagnosis.Facts
 }
 
 func newFake(t *testing.T, services int) *fake {
@@ -64,7 +66,7 @@ func sliceNo(i int, node string) *model.EndpointSlice {
 }
 
 func (f *fake) Status() *view.Status { return &view.Status{Node: "node-a", Mode: "none"} }
-func (f *fake) View() *view.View     { return &view.View{Store: f.store} }
+func (f *fake) View() *view.View     { return &view.View{Store: f.store, Facts: f.facts} }
 func (f *fake) Changes() *Changes    { return &f.changes }
 func (f *fake) Explain(ctx context.Context, from explain.From, to explain.To) ([]*explain.Answer, error) {
 	if f.asked != nil {
@@ -134,6 +136,21 @@ func TestAnswers(t *testing.T) {
 	}
 	if strings.Contains(policy, "unsafe") {
 		t.Errorf("policy %s", policy)
+	}
+}
+
+// TestPods: where pods are known, endpoints have their names.
+func TestPods(t *testing.T) {
+	f := newFake(t, 2)
+	f.sink.Update([]model.Object{sliceNo(1, "node-b")}, nil)
+	addr := f.store.Explain(state.ServiceName{Namespace: "shop", Name: "web-001"}).Ports[0].Endpoints[0].Addr.Addr()
+	h := Handler(t.Context(), f)
+	if got := get(h, "/api/service?key=shop/web-001").Body.String(); strings.Contains(got, `"pod"`) {
+		t.Errorf("an unknown pod has a name: %s", got)
+	}
+	f.facts = &diagnosis.Facts{Pods: []diagnosis.Pod{{Namespace: "shop", Name: "web-x7k2p", Node: "node-b", Addrs: []netip.Addr{addr}}}}
+	if got := get(h, "/api/service?key=shop/web-001").Body.String(); !strings.Contains(got, `"pod":"web-x7k2p"`) {
+		t.Errorf("a pod has no name: %s", got)
 	}
 }
 

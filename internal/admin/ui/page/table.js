@@ -134,7 +134,7 @@ export class Table {
     this.#makeRoom();
     const tall = this.#height(), [from, to] = this.#range();
     const space = $("#space");
-    $("#head").style.paddingRight = `${20 + $("#rows").offsetWidth - $("#rows").clientWidth}px`; // as wide as the scroll bar
+    $("#head").style.paddingRight = `${parseFloat(getComputedStyle($("#head")).paddingLeft) + $("#rows").offsetWidth - $("#rows").clientWidth}px`; // as wide as the scroll bar
     $("#grid").setAttribute("aria-rowcount", this.#shown.length + 1);
     const rows = [];
     for (let i = from; i < to; i++) {
