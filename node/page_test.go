@@ -33,7 +33,7 @@ func TestPage(t *testing.T) {
 	c.UIBindAddress = netip.MustParseAddrPort(taken.Addr().String())
 	goOn, ready := make(chan struct{}), make(chan int, 1)
 	close(goOn)
-	m := newMemory(10)
+	m := &countingMemory{memory: newMemory(10)}
 	n, err := node.New(t.Context(), node.Options{
 		Config: c, OnReady: func(services int) { ready <- services },
 		Dataplane: func(context.Context, *config.Config, node.DataplaneOptions) (node.Dataplane, error) { return m, nil },
@@ -77,6 +77,26 @@ func TestPage(t *testing.T) {
 	}
 	if err := ask("/api/changes", &changes); err != nil || len(changes.Items) == 0 || !changes.Items[0].Full || changes.Items[0].Changed != 1 {
 		t.Errorf("the log is %+v, %v", changes, err)
+	}
+
+	if n := m.readings.Load(); n != 0 {
+		t.Errorf("nobody has asked for connections, and they were read %d times", n)
+	}
+	var detail struct {
+		Graph   *struct{ Known []bool }
+		Comings *struct{ Items []any }
+	}
+	if err := ask("/api/service?key=shop/web", &detail); err != nil || detail.Graph == nil || len(detail.Graph.Known) != 60 || detail.Comings == nil {
+		t.Errorf("the Service is %+v, %v", detail, err)
+	}
+	began := time.Now()
+	for range 5 {
+		if err := ask("/api/service?key=shop/web", &detail); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := m.readings.Load(); n != 1 && time.Since(began) < 4*time.Second {
+		t.Errorf("connections were read %d times within five seconds", n)
 	}
 
 	off := moved

@@ -94,12 +94,15 @@ func (n *Node) serviceTraffic() *metrics.Traffic {
 	return t.shown
 }
 
-// latelyCounted returns the new connections for the page, nil if the dataplane does not count.
+// latelyCounted returns the new connections for the page, nil if the dataplane does not count. All pages together cause one
+// reading of the counts every five seconds at most.
 func (n *Node) latelyCounted() *ui.Traffic {
 	t := &n.traffic
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n.readTraffic()
+	if t.lately == nil || t.lately.Due(time.Now()) || len(n.counters()) == 0 {
+		n.readTraffic()
+	}
 	return t.lately
 }
 
