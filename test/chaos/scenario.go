@@ -25,6 +25,9 @@ type Options struct {
 	Source string
 	// Programs is a directory with programs that [Build] has built, for machines that cannot build them. Default: they are built from Source.
 	Programs string
+	// Release is the program of a release, for the scenarios that go from it to the program of Source and back. Default: none, and these
+	// scenarios are left out.
+	Release string
 	// Dir is for programs, logs and sockets. Required.
 	Dir string
 	// Subject makes the proxy under test, before it is started. Default: Switchyard.
@@ -42,6 +45,8 @@ type Options struct {
 	Seed uint64
 	// CountsOnly has nothing judged but the outcome of connections: for machines that are too slow for gaps to tell anything.
 	CountsOnly bool
+	// WithoutGaps has only the outcome of connections judged, with the usual timeouts. A scenario is run again if the control also failed.
+	WithoutGaps bool
 	// Log gets a line for each scenario, and the failures. Required.
 	Log io.Writer
 	// timeout is how long a connection or a datagram may take, on a machine that may be busy with other tests. Default: the strict
@@ -81,9 +86,9 @@ type scenario struct {
 	name string
 	// about describes what happens, for readers.
 	about string
-	// feed makes the feed through which Switchyard learns of the cluster. variant is the build that it starts with,
+	// feed makes the feed through which Switchyard learns of the cluster, with the program that Switchyard starts with. variant is the build that it starts with,
 	// nil for the usual build. role is the dataplane's build for a role.
-	feed    func(dir string, node *topology.Host, d *dataplane) (feed, error)
+	feed    func(dir, program string, node *topology.Host, d *dataplane) (feed, error)
 	variant *variant
 	role    role
 	// switches is set if the dataplane changes.
@@ -94,6 +99,8 @@ type scenario struct {
 	modes []string
 	// foreign reports that other proxies can take part.
 	foreign bool
+	// release reports that it begins with the program of [Options].Release.
+	release bool
 	// slowest is how long a change may take to arrive. Default: usualChange.
 	slowest time.Duration
 	// background is the number of services in addition to the services of the load.
@@ -159,7 +166,9 @@ type stage struct {
 	*Options
 	kind    *kind
 	builder *builder
-	dir     string
+	// head is the build of this version: with a mutant's bug, or nil for the usual one.
+	head *variant
+	dir  string
 	// allowed is the longest gap for new connections.
 	allowed time.Duration
 	// cutShows is how long after a change it shows whether flows of datagrams were cut.
@@ -191,7 +200,7 @@ func Run(ctx context.Context, o Options) ([]Result, error) {
 	}
 	for i := range scenarios {
 		s := &scenarios[i]
-		if len(o.Scenarios) > 0 && !slices.Contains(o.Scenarios, s.name) || o.Subject != nil && !s.foreign || !s.fits(k) {
+		if len(o.Scenarios) > 0 && !slices.Contains(o.Scenarios, s.name) || o.Subject != nil && !s.foreign || !s.fits(&o, k) {
 			continue
 		}
 		r, err := runScenario(ctx, &o, b, s, nil)
@@ -235,8 +244,11 @@ func RateOf(o Options) int {
 	return o.Rate
 }
 
-// fits reports whether a scenario can be run with a dataplane.
-func (st *scenario) fits(k *kind) bool {
+// fits reports whether a scenario can be run with these options, and with a dataplane.
+func (st *scenario) fits(o *Options, k *kind) bool {
+	if st.release && o.Release == "" {
+		return false
+	}
 	for _, r := range slices.Concat(st.uses, []role{st.role}) {
 		if r != "" && k.builds[r] == nil {
 			return false
@@ -279,7 +291,7 @@ func Build(o Options) error {
 	b := newBuilder(&o)
 	for i := range scenarios {
 		st := &scenarios[i]
-		if len(o.Scenarios) > 0 && !slices.Contains(o.Scenarios, st.name) || !st.fits(k) {
+		if len(o.Scenarios) > 0 && !slices.Contains(o.Scenarios, st.name) || !st.fits(&o, k) {
 			continue
 		}
 		for _, v := range st.builds(k, nil) {
@@ -303,6 +315,9 @@ func BuildMutants(o Options) error {
 			continue
 		}
 		i := slices.IndexFunc(scenarios, func(s scenario) bool { return s.name == p.scenario })
+		if !scenarios[i].fits(&o, k) {
+			continue
+		}
 		for _, v := range scenarios[i].builds(k, p.variant) {
 			if _, err := b.program(v); err != nil {
 				return err
@@ -335,6 +350,9 @@ func RunMutants(ctx context.Context, o Options) ([]Mutant, error) {
 			continue
 		}
 		i := slices.IndexFunc(scenarios, func(s scenario) bool { return s.name == p.scenario })
+		if !scenarios[i].fits(&o, k) {
+			continue
+		}
 		r, err := runScenario(ctx, &o, b, &scenarios[i], p.variant)
 		if err != nil {
 			return list, fmt.Errorf("scenario %q with a Switchyard that %s: %w", p.scenario, p.variant.what, err)
@@ -392,7 +410,7 @@ func runScenario(ctx context.Context, o *Options, b *builder, st *scenario, muta
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.subject.Close()) }()
-	s := &stage{cluster: c, Options: o, kind: k, builder: b, dir: dir, allowed: k.gap}
+	s := &stage{cluster: c, Options: o, kind: k, builder: b, head: mutant, dir: dir, allowed: k.gap}
 	if err := c.sendState(); err != nil {
 		return nil, err
 	}
@@ -438,9 +456,13 @@ func runScenario(ctx context.Context, o *Options, b *builder, st *scenario, muta
 	if report.Lost > 0 {
 		result.Trouble = l.Trouble().Since(trouble)
 	}
-	if o.CountsOnly {
+	switch {
+	case o.CountsOnly:
 		result.judgeCounts()
-	} else {
+	case o.WithoutGaps:
+		result.judgeCounts()
+		result.Busy = len(result.Wrong) > 0 && report.Control.Bad() > 0
+	default:
 		result.judge()
 	}
 	return result, errors.Join(err, loadErr, statErr, c.subject.Failure())
@@ -454,11 +476,14 @@ func newSubject(o *Options, b *builder, st *scenario, k *kind, v *variant, c *cl
 	if err != nil {
 		return nil, err
 	}
+	if st.release {
+		program = o.Release
+	}
 	d, err := newDataplane(k, dir, c.lab)
 	if err != nil {
 		return nil, err
 	}
-	f, err := st.feed(dir, c.lab.Node(), d)
+	f, err := st.feed(dir, program, c.lab.Node(), d)
 	if err != nil {
 		return nil, errors.Join(err, d.close())
 	}
@@ -571,16 +596,20 @@ func (r *Result) strict() float64 {
 
 func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
-// fromFiles, fromStore and fromAPIServer are the ways on which Switchyard learns of a cluster.
-func fromFiles(dir string, node *topology.Host, d *dataplane) (feed, error) {
+// fromFiles, fromStore, fromServers and fromAPIServer are the ways on which Switchyard learns of a cluster.
+func fromFiles(dir, _ string, node *topology.Host, d *dataplane) (feed, error) {
 	return newFileFeed(dir, node.Name, d)
 }
 
-func fromStore(dir string, node *topology.Host, d *dataplane) (feed, error) {
+func fromStore(dir, _ string, node *topology.Host, d *dataplane) (feed, error) {
 	return newStoreFeed(dir, node.Name, d)
 }
 
-func fromAPIServer(dir string, node *topology.Host, d *dataplane) (feed, error) {
+func fromServers(dir, program string, node *topology.Host, d *dataplane) (feed, error) {
+	return newServersFeed(dir, program, node, d)
+}
+
+func fromAPIServer(dir, _ string, node *topology.Host, d *dataplane) (feed, error) {
 	return newKubeFeed(dir, node, d)
 }
 

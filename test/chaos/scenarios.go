@@ -50,6 +50,14 @@ var scenarios = []scenario{
 		feed: fromFiles, background: 300, run: upgrade,
 	},
 	{
+		name: "release", release: true, about: "The program of a release is replaced by this version on the same node, and this version by the release, with changes in between.",
+		feed: fromFiles, background: 300, run: release,
+	},
+	{
+		name: "mixed versions", release: true, about: "A relay, a server of the node-local API and a dataplane are three processes. Each of them in turn is upgraded from a release to this version, or downgraded, until every combination of the two versions has served a change.",
+		feed: fromServers, modes: []string{"nftables"}, background: 300, slowest: 30 * time.Second, run: mixedVersions,
+	},
+	{
 		name: "reload", about: "The configuration file changes repeatedly: the mark's bit, addresses, timeouts, the connection to the API server. " +
 			"From time to time another process goes on.",
 		feed: fromAPIServer, run: reload,

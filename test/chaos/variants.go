@@ -288,7 +288,18 @@ type mutant struct {
 	modes []string
 }
 
-var mutants = slices.Concat(mutantsOnNFT, mutantsOfTools, mutantsOfIPVS, mutantsOfRelay)
+var mutants = onReleases(slices.Concat(mutantsOnNFT, mutantsOfTools, mutantsOfIPVS, mutantsOfRelay))
+
+// onReleases adds the scenario release, in which a process also replaces another one, for the mutants of scenario restart.
+func onReleases(list []mutant) []mutant {
+	for _, p := range list {
+		if p.scenario == "restart" {
+			p.scenario = "release"
+			list = append(list, p)
+		}
+	}
+	return list
+}
 
 var onNFT = []string{"nftables", "ebpf"}
 

@@ -52,6 +52,7 @@ func run(ctx context.Context) error {
 	flag.StringVar(&o.Programs, "programs", "", "directory of programs that were built with -build (default: they are built)")
 	flag.BoolVar(&o.CountsOnly, "counts-only", false, "judge nothing but the outcome of connections: on a machine that is too slow for gaps to tell anything")
 	first := flag.Bool("first", true, "let the load run before all other programs on this machine, so that it does not measure them")
+	flag.StringVar(&o.Release, "release", "", "program of a release, for the scenarios that go from it to this version and back (default: these are left out)")
 	mutants := flag.Bool("mutants", false, "run builds with injected bugs, which the scenarios must notice, and nothing else")
 	keep := flag.Bool("keep", false, "keep the logs, and print their path")
 	flag.Parse()
