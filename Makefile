@@ -34,7 +34,7 @@ VARIANT ?=
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards alerts recipes dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof soak histories-windows test-windows differential-windows clean
+.PHONY: published apidiff upgrade-grid quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards alerts recipes dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof soak histories-windows test-windows differential-windows clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -126,12 +126,25 @@ connections-kernel: ## Open 10,000 connections through mode userspace and HAProx
 test-kernel: ## Run the conformance suite in an emulated machine with Debian's Linux 6.1, which has SCTP (root on Debian; DATAPLANE=nftables)
 	@DATAPLANE=$(DATAPLANE) bash scripts/kernel-test.sh
 
-protocols: ## Check the protocols: style, no breaking change of what is published, generated code up to date
+# What is kept of the last release.
+KEPT = test/upgrade/testdata/$(shell awk '/^v/ { last = $$1 } END { print last }' test/upgrade/releases.txt)
+protocols: ## Check the protocols: style, no breaking change since the last release, generated code up to date
 	@echo "== buf lint, breaking, generate"
 	@$(BUF) lint
-	@$(BUF) breaking client/proto --against client/proto/published.binpb
+	@$(BUF) breaking client/proto --against $(KEPT)/localnet.binpb
+	@$(BUF) breaking internal/proto --against $(KEPT)/cluster.binpb
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && $(BUF) generate -o "$$tmp" && cd "$$tmp" && find . -name '*.go' | \
 		while read -r f; do cmp "$$f" "$(CURDIR)/$$f" || { echo "fix with: make proto" >&2; exit 1; }; done
+
+published: ## Write test/upgrade/testdata of the last release in test/upgrade/releases.txt (needs its commit in this clone)
+	@$(GO) run ./test/cmd/upgrade record
+
+apidiff: ## Look for incompatible changes of Go packages with a promise since the last release (needs its commit in this clone)
+	@echo "== apidiff"
+	@CGO_ENABLED=0 $(GO) run ./test/cmd/upgrade apidiff
+
+upgrade-grid: ## Upgrade from the last release to this version and downgrade, in each mode of this kernel, under load (4 minutes; root, or user namespaces)
+	@$(GO) run ./test/cmd/upgrade grid
 
 # What is checked is compiled as the program is, so that packages are compiled once for all of this, and for the programs that tests build.
 check check-windows boards alerts consumer dns page manifests: export CGO_ENABLED := 0
@@ -256,19 +269,23 @@ fuzz: ## Fuzz every target for a short time (FUZZTIME=20s each)
 		done; \
 	done; done
 
-upstream: ## Build etcd, Kubernetes' control plane and kube-proxy for the next three (8 minutes, once)
-	@GO=$(GO) sh test/e2e/upstream/build.sh
+# Another release of Kubernetes for upstream and e2e, such as 1.36.3. Default: the release in test/e2e/upstream/go.mod.
+KUBERNETES ?=
+upstream: ## Build etcd, Kubernetes' control plane and kube-proxy for the next three (8 minutes, once; KUBERNETES=1.36.3)
+	@GO=$(GO) KUBERNETES=$(KUBERNETES) sh test/e2e/upstream/build.sh
 
 kubernetes: ## Compare with another release of Kubernetes from now on: its modules and its feature gates (KUBERNETES=1.37.2)
 	@GO=$(GO) sh scripts/kubernetes.sh $(KUBERNETES)
-	@$(MAKE) feature-gates
+	@$(MAKE) feature-gates KUBERNETES=
 
 feature-gates: upstream ## Write the feature gates of that release into config/featuregates.txt
 	@.cache/upstream/upstream feature-gates >config/featuregates.new && mv config/featuregates.new config/featuregates.txt
 
-e2e: upstream ## Let a real API server drive Switchyard, through every story of the conformance suite too (root, or user namespaces)
-	@echo "== Switchyard and a real API server"
-	@cd test/e2e && $(GO) vet ./... && $(GO) test -timeout $(TIMEOUT) -skip Differential ./... && \
+# The feature gates are those of the default release.
+e2e: export SWITCHYARD_UPSTREAM := $(if $(KUBERNETES),$(CURDIR)/.cache/upstream/upstream-v$(KUBERNETES),$(SWITCHYARD_UPSTREAM))
+e2e: upstream ## Let a real API server drive Switchyard, through every story of the conformance suite too (KUBERNETES=1.36.3; root, or user namespaces)
+	@echo "== Switchyard and a real API server$(if $(KUBERNETES), of Kubernetes $(KUBERNETES))"
+	@cd test/e2e && $(GO) vet ./... && $(GO) test -timeout $(TIMEOUT) -skip 'Differential$(if $(KUBERNETES),|FeatureGates)' ./... && \
 		if [ "$(DATAPLANE)" != nftables ]; then $(GO) test -timeout $(TIMEOUT) -run TestStories . -dataplane $(DATAPLANE); fi
 
 restores: upstream ## Restore a real etcd RESTORES times (50): what is served is what the API server has then (root, or user namespaces)

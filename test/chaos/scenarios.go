@@ -54,7 +54,7 @@ var scenarios = []scenario{
 		feed: fromFiles, background: 300, run: release,
 	},
 	{
-		name: "mixed versions", release: true, about: "A relay, a server of the node-local API and a dataplane are three processes. Each of them in turn is upgraded from a release to this version, or downgraded, until every combination of the two versions has served a change.",
+		name: "mixed versions", release: true, about: "A relay, a server of the node-local API and a dataplane are three processes. One after the other goes from a release to this version, or back. Every combination of the two versions serves a change.",
 		feed: fromServers, modes: []string{"nftables"}, background: 300, slowest: 30 * time.Second, run: mixedVersions,
 	},
 	{

@@ -144,6 +144,7 @@ var arrows = []arrow{
 	{"examples/apply-file", []string{"state", "backend", "client", "apifeed"}},
 	{"examples", []string{"client", "client/localnet/v1", "server", "model", "state", "brain", "store", "backend"}},
 	{"conformance", []string{"model", "state", "brain", "store", "backend", "internal", "server", "kubeconv", "lab/minicluster", "test"}},
+	{"test/upgrade", []string{"client", "client/localnet/v1", "internal/proto/cluster/v1"}},
 	{"test/chaos", []string{"model", "state", "brain", "store", "backend", "internal", "server", "kubeconv", "lab/minicluster", "test"}},
 	{"test/bench", []string{"model", "state", "brain", "store", "backend", "kernel/conntrack", "internal", "server", "client", "client/localnet/v1", "kubeconv", "test"}},
 	{"test/cmd", []string{"model", "test", "client", "config", "node", "internal/source/relay"}},

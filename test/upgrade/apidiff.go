@@ -21,8 +21,8 @@ var modules = []string{".", "client"}
 // Accepted is the file with the incompatible changes since the last release that its promise permits, relative to the root.
 const Accepted = "test/upgrade/accepted.txt"
 
-// Incompatible returns the incompatible changes in packages with a promise since the last release, and what is wrong about them: a change
-// that is not in [Accepted], one that the promise of its package forbids, or a line of Accepted without a change.
+// Incompatible returns the incompatible changes in packages with a promise since the last release, and what is wrong about them. A change
+// outside of [Accepted] is wrong, as is a change of the module client, and a line of Accepted without a change.
 func Incompatible(ctx context.Context, root string) (changes, wrong []string, err error) {
 	last, err := Last(root)
 	if err != nil {

@@ -34,7 +34,7 @@ func Record(ctx context.Context, root string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Join(to, "config"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(to, "config", "meaning"), 0o755); err != nil {
 		return err
 	}
 	inputs := filepath.Join(root, "test", "upgrade", "testdata", "inputs")
@@ -62,6 +62,7 @@ func recordProtocols(ctx context.Context, root, source, to string) error {
 }
 
 // recordConfigs copies the files from the tests of the release, and has it write files in which every field has its default or another value.
+// The release also converts each file to the latest version, which shows the values that it reads.
 func recordConfigs(ctx context.Context, program, source, inputs, to string) error {
 	files, err := filepath.Glob(filepath.Join(source, "internal", "configfile", "testdata", "*.yaml"))
 	if err != nil {
@@ -91,6 +92,14 @@ func recordConfigs(ctx context.Context, program, source, inputs, to string) erro
 			if err := os.WriteFile(filepath.Join(to, name+"."+version+".yaml"), []byte(text), 0o644); err != nil {
 				return err
 			}
+		}
+	}
+	if files, err = filepath.Glob(filepath.Join(to, "*.yaml")); err != nil {
+		return err
+	}
+	for _, file := range files {
+		if err := command(ctx, to, program, "config", "convert", filepath.Base(file), "-o", filepath.Join("meaning", filepath.Base(file))); err != nil {
+			return err
 		}
 	}
 	return nil
