@@ -98,7 +98,7 @@ func (r *Release) Program(ctx context.Context, root string) (string, error) {
 
 // Build builds the switchyard of a source tree.
 func Build(ctx context.Context, source, version, path string) error {
-	return command(ctx, source, "go", "build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace", "-ldflags", "-s -w -X main.version="+version, "-o", path, "./cmd/switchyard")
+	return command(ctx, source, "go", "build", "-tags", "grpcnotrace", "-ldflags", "-s -w -X main.version="+version, "-o", path, "./cmd/switchyard")
 }
 
 // tool returns the path of a tool of tools/go.mod, which the go command builds and keeps.
@@ -119,9 +119,9 @@ func command(ctx context.Context, dir, name string, args ...string) error {
 	return err
 }
 
-// output runs a command without cgo, and returns what it writes.
+// output runs a command and returns what it writes. With these settings, the go command compiles equal packages of several trees once.
 func output(cmd *exec.Cmd) (string, error) {
-	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
+	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath -buildvcs=false")
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {

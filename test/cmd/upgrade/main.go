@@ -106,7 +106,8 @@ func grid(ctx context.Context, o *chaos.Options, dataplanes []string) error {
 		for i := range results {
 			r := &results[i]
 			c := &r.Report.Counts
-			fmt.Printf("| %s | %s | %d | %d | %d | %d | %d | %.1f | %.1f |\n", name, r.Happened, c.Connections, c.Requests, c.Lost, c.Reset, c.WrongEndpoint,
+			happened, _, _ := strings.Cut(r.Happened, ";")
+			fmt.Printf("| %s | %s | %d | %d | %d | %d | %d | %.1f | %.1f |\n", name, happened, c.Connections, c.Requests, c.Lost, c.Reset, c.WrongEndpoint,
 				float64(r.Report.New.Ours.Microseconds())/1000, r.Slowest.Seconds())
 			for _, w := range r.Wrong {
 				wrong = append(wrong, fmt.Sprintf("%s, %s: %s", name, r.Scenario, w))
