@@ -17,7 +17,7 @@ type serversFeed struct {
 	*fileFeed
 	host *topology.Host
 	dir  string
-	// processes are those of the relay and of the server, nil before their first start.
+	// processes are the relay and the server, nil before their first start.
 	processes [2]*process
 }
 
@@ -36,7 +36,9 @@ func newServersFeed(dir, program string, host *topology.Host, d *dataplane) (*se
 }
 
 // socket is where one of the processes listens.
-func (f *serversFeed) socket(i int) string { return filepath.Join(f.dir, [...]string{"relay.sock", "api.sock"}[i]) }
+func (f *serversFeed) socket(i int) string {
+	return filepath.Join(f.dir, [...]string{"relay.sock", "api.sock"}[i])
+}
 
 // start starts one of the processes.
 func (f *serversFeed) start(i int, program string) (err error) {

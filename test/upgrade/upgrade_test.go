@@ -47,7 +47,7 @@ func releases(t *testing.T) []string {
 	return dirs
 }
 
-// TestLast: the last release has its testdata, and if it has a tag, its commit is that of the tag.
+// TestLast: the last release has its testdata, and if it has a tag, the tag is on its commit.
 func TestLast(t *testing.T) {
 	last, err := Last(root)
 	if err != nil {
@@ -71,6 +71,38 @@ func TestMissingHistory(t *testing.T) {
 	r := &Release{"v0.1.0", strings.Repeat("0", 40)}
 	if _, err := r.Source(t.Context(), dir); err == nil || !strings.Contains(err.Error(), "git fetch --unshallow") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestKeptProtocols: the protocols in testdata are from the release's commit, if this clone has it.
+func TestKeptProtocols(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds a tool")
+	}
+	last, err := Last(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := last.Source(t.Context(), root)
+	if err != nil {
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	if err := recordProtocols(t.Context(), root, source, dir); err != nil {
+		t.Fatal(err)
+	}
+	for name := range Protocols {
+		want, err := os.ReadFile(filepath.Join(dir, name+".binpb"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(filepath.Join(root, last.Testdata(), name+".binpb"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s: %s.binpb is not of commit %s: write it with: make published", last.Testdata(), name, last.Commit)
+		}
 	}
 }
 
@@ -156,7 +188,7 @@ func replay(t *testing.T, dir string) string {
 
 // player answers calls.
 type player struct {
-	// updates are those of each method, each in its parts.
+	// updates are the updates of each method, each in its parts.
 	updates map[string][][][]byte
 
 	mu    sync.Mutex // guards polls
