@@ -117,6 +117,9 @@ func TestMutantsAreAboutScenarios(t *testing.T) {
 	if _, err := Run(t.Context(), Options{Dir: t.TempDir(), Log: io.Discard, Scenarios: []string{"no such"}}); err == nil {
 		t.Error("a scenario that does not exist was run")
 	}
+	if _, err := Run(t.Context(), Options{Dir: t.TempDir(), Log: io.Discard, Scenarios: []string{"release"}}); err == nil || !strings.Contains(err.Error(), "program of a release") {
+		t.Errorf("a scenario without the release that it needs: %v", err)
+	}
 }
 
 func TestJudge(t *testing.T) {

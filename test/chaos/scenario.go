@@ -194,8 +194,12 @@ func Run(ctx context.Context, o Options) ([]Result, error) {
 	b := newBuilder(&o)
 	var results []Result
 	for _, name := range o.Scenarios {
-		if !slices.ContainsFunc(scenarios, func(s scenario) bool { return s.name == name }) {
+		i := slices.IndexFunc(scenarios, func(s scenario) bool { return s.name == name })
+		if i < 0 {
 			return nil, fmt.Errorf("there is no scenario %q, only %s", name, strings.Join(Names(), ", "))
+		}
+		if scenarios[i].release && o.Release == "" {
+			return nil, fmt.Errorf("scenario %q needs the program of a release: run make upgrade-grid", name)
 		}
 	}
 	for i := range scenarios {
