@@ -127,7 +127,7 @@ func (v *view) explain(c Connection) *Answer {
 	why := v.why(h.service.Name)
 	v.conflicts(a, c, h)
 	if l := slices.IndexFunc(why.Lost, func(l store.Loss) bool { return l.Kind == store.HealthCheckPort }); l >= 0 {
-		a.Notes = append(a.Notes, fmt.Sprintf("healthCheckNodePort %d of the Service is not served: Service %v has that node port, and load balancers reach that one there",
+		a.Notes = append(a.Notes, fmt.Sprintf("healthCheckNodePort %d of the Service is not served: Service %v has that port, and load balancers reach that one there",
 			why.Lost[l].Frontend.Port, why.Lost[l].Holder))
 	}
 	if h.frontend.Restricted && !admits(h.frontend.Sources, c.Src) {
