@@ -19,6 +19,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/conformance"
 	"github.com/switchyard-net/switchyard/test/netnstest"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
@@ -142,6 +143,16 @@ func TestLimits(t *testing.T) {
 				t.Errorf("failed: %v, want %q in\n%s", failed, c.want, log)
 			}
 		})
+	}
+}
+
+// TestMissingSCTPIsNamed: a run names it if the kernel has no SCTP, unless the dataplane claims to serve TCP only.
+func TestMissingSCTPIsNamed(t *testing.T) {
+	for _, limits := range [][]conformance.Limit{nil, {conformance.ClientSourceLost}, {conformance.TCPOnly}} {
+		note := conformance.NoSCTP(conformance.Dataplane{Name: "naive", Limits: limits})
+		if named := strings.HasPrefix(note, "NOT CHECKED: "); named != (!topology.HasSCTP() && !slices.Contains(limits, conformance.TCPOnly)) {
+			t.Errorf("with the limits %v, on a kernel with SCTP: %v, the note is %q", limits, topology.HasSCTP(), note)
+		}
 	}
 }
 

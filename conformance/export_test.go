@@ -20,6 +20,9 @@ func Tracked(d Dataplane) (Dataplane, func() string) {
 	return d, func() string { return strings.Join(d.unshown(), "\n") }
 }
 
+// NoSCTP is the note about SCTP that a run prints.
+func NoSCTP(d Dataplane) string { return d.noSCTP() }
+
 // Evenness and EnoughToSee are tested from outside.
 var (
 	Evenness    = evenness

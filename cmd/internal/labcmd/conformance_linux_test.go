@@ -19,6 +19,7 @@ import (
 	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/netnstest"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // TestConformanceCommandIsInterrupted ends the command while a story waits for a dataplane that shows nothing. The story has no result, and its program,
@@ -57,6 +58,47 @@ func TestConformanceCommandIsInterrupted(t *testing.T) {
 	}
 	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// TestConformanceCommandJudges: the dataplane of the guide passes, and a program that programs nothing fails. What this machine cannot show is named,
+// with an exit code of its own, unless the dataplane claims not to do it.
+func TestConformanceCommandJudges(t *testing.T) {
+	netnstest.Need(t)
+	if err := netns.Check(); err != nil {
+		t.Skip(err)
+	}
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("examples/nft-dataplane needs the program nft: apt-get install nftables")
+	}
+	dataplane := filepath.Join(t.TempDir(), "nft-dataplane")
+	if out, err := exec.Command("go", "build", "-o", dataplane, "../../../examples/nft-dataplane").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	good, idle := []string{dataplane, "--api", "{target}"}, []string{"bash", "-c", "exit 1", "{socket}"}
+	code, want := exitIncomplete, "NOT CHECKED: what was skipped"
+	if topology.HasSCTP() {
+		code, want = cli.ExitOK, "1 passed, 0 failed, 0 skipped"
+	}
+	for _, c := range []struct {
+		flags   string
+		program []string
+		code    int
+		want    string
+	}{
+		{"--run cluster_ip$", good, cli.ExitOK, "1 passed, 0 failed, 0 skipped, of 1"},
+		{"--run cluster_ip$", idle, cli.ExitError, "It does not conform."},
+		{"--run sctp$", good, code, want},
+		{"--run sctp$ --limit TCPOnly", idle, cli.ExitOK, "0 passed, 0 failed, 1 skipped, of 1"},
+	} {
+		if strings.Contains(c.flags, "TCPOnly") && topology.HasSCTP() {
+			continue // the story checks that nobody answers
+		}
+		var stdout, stderr bytes.Buffer
+		args := slices.Concat([]string{"conformance"}, strings.Fields(c.flags), []string{"--"}, c.program)
+		if got := run(t.Context(), args, &stdout, &stderr); got != c.code || !strings.Contains(stdout.String(), c.want) {
+			t.Errorf("%s, with %s: exit code %d, want %d, with %q in\n%s%s", c.flags, c.program[0], got, c.code, c.want, &stdout, &stderr)
+		}
 	}
 }
 
