@@ -27,8 +27,8 @@ type Address struct {
 	TCP netip.AddrPort
 }
 
-// ParseAddress reads an address: "unix:///run/switchyard/api.sock", "tcp://127.0.0.1:12345" or 127.0.0.1:12345 alone, or on Windows
-// "npipe:////./pipe/switchyard". The host of a TCP address is an IP address, because a name may come to mean another one.
+// ParseAddress reads an address: "unix:///run/switchyard/api.sock", "tcp://127.0.0.1:12345" or 127.0.0.1:12345 alone, as KEP-2104 writes it,
+// or on Windows "npipe:////./pipe/switchyard". The host of a TCP address is an IP address, because a name may come to mean another one.
 func ParseAddress(s string) (Address, error) {
 	if namedpipe.Is(s) {
 		path, err := namedpipe.Path(s)
