@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/switchyard-net/switchyard/apifeed"
 	"github.com/switchyard-net/switchyard/backend"
@@ -36,8 +37,8 @@ func TestAppliesItsMode(t *testing.T) {
 				}
 			case err := <-ended:
 				t.Fatalf("it ends with %v", err)
-			case <-t.Context().Done():
-				t.Fatal(t.Context().Err())
+			case <-time.After(time.Minute):
+				t.Fatalf("the server does not hear that revision %d is shown", revision)
 			}
 		}
 	}
