@@ -8,10 +8,10 @@ import (
 	"net"
 	"net/http"
 	"testing"
-	"time"
 
 	"github.com/switchyard-net/switchyard/internal/admin/ui"
 	nodeview "github.com/switchyard-net/switchyard/internal/admin/view"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
@@ -44,12 +44,10 @@ func TestPage(t *testing.T) {
 		Endpoints []nodeview.Endpoint
 		Paths     []ui.Path
 	}
-	for deadline := time.Now().Add(2 * time.Minute); len(detail.Paths) == 0; time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("the page has no round of connections:\n%s", out.String())
-		}
+	await.Until(t, "the page has a round of connections", func() bool {
 		ask("service?key=shop/storefront", &detail)
-	}
+		return len(detail.Paths) > 0
+	}, func() any { return out.String() })
 	answered, outside := map[string]int{}, 0
 	for _, p := range detail.Paths {
 		if len(p.Faults) > 0 {

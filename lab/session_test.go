@@ -15,13 +15,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/lab/inputs"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/sockethooks"
 	"github.com/switchyard-net/switchyard/test/topology"
@@ -209,12 +209,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 	go func() { done <- Live(ctx, testOptions(t, dir, &out)) }()
 	shows := func(want string) {
 		t.Helper()
-		for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-			if strings.Contains(out.String(), want) {
-				return
-			}
-		}
-		t.Fatalf("the lab never showed %q:\n%s", want, out.String())
+		await.Until(t, "the lab shows "+want, func() bool { return strings.Contains(out.String(), want) }, func() any { return out.String() })
 	}
 	shows("refused")
 	write("pods.yaml", pod("first"))

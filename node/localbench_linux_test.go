@@ -19,6 +19,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/internal/kernel/namespace"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 )
@@ -116,11 +117,7 @@ func TestPendingConnectionsTakeNoThreads(t *testing.T) {
 			return err
 		}))
 	}
-	for began := time.Now(); b.pending(t, silent) < clients; time.Sleep(10 * time.Millisecond) {
-		if time.Since(began) > 20*time.Second {
-			t.Fatalf("%d connections to the endpoint are pending, want %d", b.pending(t, silent), clients)
-		}
-	}
+	await.Until(t, "all connections to the endpoint are pending", func() bool { return b.pending(t, silent) >= clients }, func() any { return b.pending(t, silent) })
 	if grown := threads(t) - before; grown > clients/4 {
 		t.Errorf("%d pending connections take %d threads", clients, grown)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // TestPage: a node shows itself to browsers where its configuration says, which may change, and an address that is taken ends nothing.
@@ -61,11 +62,7 @@ func TestPage(t *testing.T) {
 		return json.NewDecoder(resp.Body).Decode(to)
 	}
 	var status view.Status
-	for deadline := time.Now().Add(30 * time.Second); ask("/api/status", &status) != nil; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the page does not answer")
-		}
-	}
+	await.Until(t, "the page answers", func() bool { return ask("/api/status", &status) == nil })
 	if status.Node != "node-a" || status.Services != 1 || status.Applied != status.Revision {
 		t.Errorf("the status is %+v", status)
 	}
@@ -104,11 +101,7 @@ func TestPage(t *testing.T) {
 	if err := n.Reconfigure(&off); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(30 * time.Second); ask("/api/status", &status) == nil; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the page is turned off, and answers")
-		}
-	}
+	await.Until(t, "the page that is turned off does not answer", func() bool { return ask("/api/status", &status) != nil })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("Run ended with %v", err)
@@ -152,25 +145,22 @@ func TestMetricsBetweenSources(t *testing.T) {
 	client := http.Client{Timeout: 30 * time.Second}
 	shows := func(when string, least uint64) {
 		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		var text []byte
+		await.Until(t, fmt.Sprintf("%s, the metrics show %d connections", when, least), func() bool {
 			resp, err := client.Get("http://" + c.MetricsBindAddress.String() + "/metrics")
 			if err != nil {
 				t.Fatalf("%s: %v", when, err)
 			}
-			text, err := io.ReadAll(resp.Body)
+			text, err = io.ReadAll(resp.Body)
 			resp.Body.Close()
 			if err != nil {
 				t.Fatalf("%s: %v", when, err)
 			}
 			var shown uint64
 			_, series, _ := strings.Cut(string(text), `switchyard_service_connections_total{namespace="shop",port="80",service="web"} `)
-			if _, err := fmt.Sscan(series, &shown); err == nil && shown >= least {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s, the metrics do not show %d connections:\n%s", when, least, text)
-			}
-		}
+			_, err = fmt.Sscan(series, &shown)
+			return err == nil && shown >= least
+		}, func() any { return string(text) })
 	}
 	shows("at first", 1)
 	moved := *c

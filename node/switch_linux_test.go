@@ -27,6 +27,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/backendtest"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 )
@@ -208,11 +209,7 @@ func (l *loneNode) start() {
 	})
 	l.stop = stop
 	l.t.Cleanup(stop)
-	select {
-	case <-ready:
-	case <-time.After(patience):
-		l.t.Fatalf("no state is programmed after %v", patience)
-	}
+	await.Receive(l.t, "a state is programmed", ready)
 }
 
 // switchTo changes the mode.
@@ -338,15 +335,8 @@ func (l *loneNode) programmed() (modes []config.Mode) {
 // wantProgrammed waits until the kernel holds nothing of other modes than these.
 func (l *loneNode) wantProgrammed(want ...config.Mode) {
 	l.t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		got := l.programmed()
-		if fmt.Sprint(got) == fmt.Sprint(want) {
-			return
-		}
-		if time.Now().After(deadline) {
-			l.t.Fatalf("the kernel holds something of %v, want %v", got, want)
-		}
-	}
+	await.Until(l.t, fmt.Sprintf("the kernel holds something of %v only", want), func() bool { return fmt.Sprint(l.programmed()) == fmt.Sprint(want) },
+		func() any { return l.programmed() })
 }
 
 // linuxModes are those that this test can have, each with what the kernel holds then.
@@ -633,13 +623,9 @@ func TestSwitchLeavesNothing(t *testing.T) {
 	for range 3 {
 		round()
 	}
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		g, f := count()
-		if g <= goroutines && f <= files {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("there are %d goroutines and %d descriptors, and were %d and %d", g, f, goroutines, files)
-		}
-	}
+	var g, f int
+	await.Until(t, fmt.Sprintf("there are %d goroutines and %d descriptors", goroutines, files), func() bool {
+		g, f = count()
+		return g <= goroutines && f <= files
+	}, func() any { return []int{g, f} })
 }

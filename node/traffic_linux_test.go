@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/backend/iptables"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/sockethooks"
 )
 
@@ -43,19 +45,17 @@ func (n *counted) configure(mode config.Mode, counters bool, set ...func(*config
 func (n *counted) shows(text string, want bool) {
 	n.t.Helper()
 	var last string
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+	await.Until(n.t, fmt.Sprintf("the metrics show %q: %v", text, want), func() bool {
 		r, err := http.Get("http://" + n.addr.String() + "/metrics")
 		if err != nil {
-			continue // the server is about to listen there
+			return false // the server is about to listen there
 		}
 		body, err := io.ReadAll(r.Body)
 		r.Body.Close()
 		check(n.t, err)
-		if last = string(body); strings.Contains(last, text) == want {
-			return
-		}
-	}
-	n.t.Fatalf("the metrics show %q: %v, want %v\n%s", text, !want, want, last)
+		last = string(body)
+		return strings.Contains(last, text) == want
+	}, func() any { return last })
 }
 
 const (

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // countKey is the frontend of a record that is made of n.
@@ -138,7 +139,7 @@ func TestCountsGoOn(t *testing.T) {
 	}
 	f.apply(full(record(2, 1)))
 	f.wantCounts("when all others are gone", 0, 7)
-	f.await("their elements are gone", func() bool { f.verify(); return f.elements() == 1 })
+	await.Until(f.t, "their elements are gone", func() bool { f.verify(); return f.elements() == 1 })
 	if err := previous.Lookup(inCounts(countKey(1)), new([]uint64)); !errors.Is(err, ebpf.ErrKeyNotExist) {
 		t.Errorf("the previous map still has a frontend that is gone: %v", err)
 	}
@@ -163,10 +164,10 @@ func TestCountsOfFrontendsThatGo(t *testing.T) {
 	// counts.
 	f.apply(delta(record(2, 1)))
 	f.apply(removed(2))
-	f.await("grace periods have passed", func() bool { f.verify(); return f.elements() == 1 })
+	await.Until(f.t, "grace periods have passed", func() bool { f.verify(); return f.elements() == 1 })
 	f.wantCounts("there again", 2)
 	f.apply(removed(1))
-	f.await("its element is gone", func() bool { f.verify(); return f.elements() == 0 })
+	await.Until(f.t, "its element is gone", func() bool { f.verify(); return f.elements() == 0 })
 	f.apply(delta(record(1, 1), record(2, 1)))
 	f.wantCounts("of other elements", 0, 0)
 
@@ -184,7 +185,7 @@ func TestCountsOfFrontendsThatGo(t *testing.T) {
 			t.Errorf("round %d: %+v, %v", round, got, err)
 		}
 	}
-	f.await("only those are left that are there", func() bool { f.verify(); return f.elements() == many })
+	await.Until(f.t, "only those are left that are there", func() bool { f.verify(); return f.elements() == many })
 }
 
 // TestCountsAreRepaired: without its element, a frontend is left to the base, which counts it; so it gets a new one.

@@ -20,6 +20,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/internal/backendtest"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/sockethooks"
@@ -242,17 +243,13 @@ func TestSpoofedConnections(t *testing.T) {
 	}
 
 	show(2, state.Route{Verdict: state.Reject})
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	await.Until(t, "the node's connection to the endpoint is ended", func() bool {
 		if _, err := pair.Verify(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := hooked.Write([]byte("x")); err != nil { // the next packet after a reset
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the node's connection to the endpoint was not ended")
-		}
-	}
+		_, err := hooked.Write([]byte("x")) // the next packet after a reset
+		return err != nil
+	})
 	_ = direct.SetDeadline(time.Now().Add(20 * time.Second))
 	if err := alive(direct); err != nil {
 		t.Errorf("the connection of the pod whose address it was: %v", err)

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -22,6 +21,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/backendtest"
 	"github.com/switchyard-net/switchyard/internal/ebpf/plan"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 )
@@ -156,17 +156,7 @@ func (f *fixture) setAddr(addr netip.Addr, has bool) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	f.await("the address is known", func() bool { return slices.Contains(f.addrs.Addrs(), addr) == has })
-}
-
-// await waits until something that happens in the background has happened.
-func (f *fixture) await(what string, done func() bool) {
-	f.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			f.t.Fatalf("not in a minute: %s", what)
-		}
-	}
+	await.Until(f.t, "the address is known", func() bool { return slices.Contains(f.addrs.Addrs(), addr) == has })
 }
 
 // apply applies an update that the base must take.

@@ -18,6 +18,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/backendtest"
 	"github.com/switchyard-net/switchyard/internal/ebpf/plan"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 var nodeIP, nodeIP6 = netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
@@ -227,7 +228,7 @@ func TestAddressOfTheNode(t *testing.T) {
 			t.Errorf("while the base is verified the maps have %v", f.content())
 		}
 	}
-	f.await("a disturbance", func() bool { return len(f.Disturbed()) == 1 })
+	await.Until(f.t, "a disturbance", func() bool { return len(f.Disturbed()) == 1 })
 	f.verify()
 	f.wants(On, 1)
 	f.setAddr(clusterIP(1), false)
@@ -235,7 +236,7 @@ func TestAddressOfTheNode(t *testing.T) {
 	f.wants(On, 2)
 	<-f.Disturbed()
 	f.base.Disturb()
-	f.await("a disturbance of the base", func() bool { return len(f.Disturbed()) == 1 })
+	await.Until(f.t, "a disturbance of the base", func() bool { return len(f.Disturbed()) == 1 })
 }
 
 // TestNodePortAddresses: loopback addresses are for the node only, damage is repaired, and a Verify that finds none changes nothing.
@@ -243,7 +244,7 @@ func TestNodePortAddresses(t *testing.T) {
 	all := state.NodePortAddresses{CIDRs: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("192.0.2.0/24")}}
 	f := newFixture(t, func(o *Options) { o.NodePortAddresses = all })
 	f.setAddr(nodeIP, true)
-	f.await("loopback addresses", func() bool { return len(f.addrs.Addrs()) == 3 })
+	await.Until(f.t, "loopback addresses", func() bool { return len(f.addrs.Addrs()) == 3 })
 	f.apply(full(external(record(1, 1), nodePort(30001))))
 	want := map[netip.Addr]bool{netip.MustParseAddr("127.0.0.1"): true, netip.IPv6Loopback(): true, nodeIP: false}
 	right := func() {
@@ -290,7 +291,7 @@ func TestSeveredHooks(t *testing.T) {
 	f := newFixture(t)
 	f.apply(full(record(1, 1)))
 	f.check(os.Remove(f.cgroup))
-	f.await("it is noticed", func() bool { return f.hooks.attached.Check() != nil })
+	await.Until(f.t, "it is noticed", func() bool { return f.hooks.attached.Check() != nil })
 	f.verify()
 	f.wants(Off, 0)
 	f.apply(delta(record(2, 1))) // not tried again each time
@@ -299,7 +300,7 @@ func TestSeveredHooks(t *testing.T) {
 	f.verify()
 	f.wants(On, 2)
 	f.check(os.Remove(f.cgroup))
-	f.await("it is noticed", func() bool { return f.hooks.attached.Check() != nil })
+	await.Until(f.t, "it is noticed", func() bool { return f.hooks.attached.Check() != nil })
 	f.check(os.Mkdir(f.cgroup, 0o755))
 	f.verify()
 	f.wants(On, 2)
@@ -374,7 +375,7 @@ func TestNoRoom(t *testing.T) {
 		if n := f.Status().Frontends; n != 4095 && n != 4096 || len(f.content()) != n {
 			t.Fatalf("after %d files: %d frontends, maps have %d", more, n, len(f.content()))
 		}
-		f.await(fmt.Sprintf("as many files are open as before there were %d for new hooks", more), func() bool { return openFiles(t) == files })
+		await.Until(f.t, fmt.Sprintf("as many files are open as before there were %d for new hooks", more), func() bool { return openFiles(t) == files })
 		f.apply(delta(record(2, 2))) // the same as before: other endpoints would need room until a grace period is over
 		if now := f.Status(); now.State != Degraded {
 			t.Fatalf("an update that needs no more room has made %v of degraded", now.State)
@@ -559,7 +560,7 @@ func TestClose(t *testing.T) {
 		t.Errorf("status of closed hooks is %+v", s)
 	}
 	f.leave()
-	f.await("as many files are open as before", func() bool { return openFiles(t) == before })
+	await.Until(f.t, "as many files are open as before", func() bool { return openFiles(t) == before })
 }
 
 // TestStatusAtAnyTime asks, also for counts, while hooks come, grow and go.

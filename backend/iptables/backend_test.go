@@ -22,6 +22,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/ipset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/recordtest"
@@ -257,11 +258,7 @@ func TestDrift(t *testing.T) {
 			}
 			c.change(iptables, ns)
 			if !c.silent {
-				select {
-				case <-b.Disturbed():
-				case <-time.After(time.Minute):
-					t.Errorf("%s: nothing was noticed", name)
-				}
+				await.Receive(t, name+" is noticed", b.Disturbed())
 			}
 			if r := verify(t, b); r.Repaired == 0 {
 				t.Errorf("%s: nothing was repaired: %+v", name, r)
@@ -523,11 +520,7 @@ func TestRepairsAreNotLimited(t *testing.T) {
 		apply(t, b, recordtest.Full(recordtest.DualStack("first", 1, 1, 0)))
 		for range 2 {
 			run(t, ns, fmt.Sprintf("iptables-%s", v), "-t", "nat", "-F")
-			select {
-			case <-b.Disturbed():
-			case <-time.After(time.Minute):
-				t.Fatalf("%s: nobody has noticed that the rules are gone", v)
-			}
+			await.Receive(t, string(v)+": somebody notices that the rules are gone", b.Disturbed())
 			verify(t, b)
 		}
 		closeBackend(t, b)

@@ -17,6 +17,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/internal/kernel/ipvs"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 func sorted(words []string) []string {
@@ -329,11 +330,7 @@ func TestNodeAddresses(t *testing.T) {
 		}
 		return netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(203, 0, 113, 10), Mask: net.CIDRMask(32, 32)}})
 	}))
-	select {
-	case <-n.Disturbed():
-	case <-time.After(time.Minute):
-		t.Fatal("not disturbed by an address")
-	}
+	await.Receive(t, "disturbed by an address", n.Disturbed())
 	if _, err := n.Verify(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -356,11 +353,7 @@ func TestDeviceIsWatched(t *testing.T) {
 		}
 		return netlink.LinkDel(link)
 	}))
-	select {
-	case <-n.Disturbed():
-	case <-time.After(time.Minute):
-		t.Error("not disturbed by the loss of the device")
-	}
+	await.Receive(t, "disturbed by the loss of the device", n.Disturbed())
 }
 
 // TestChangeCostsWhatItChanges: with many services, a change asks the kernel for nothing, and writes what is different.

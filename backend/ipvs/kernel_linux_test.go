@@ -26,6 +26,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 )
@@ -249,11 +250,7 @@ func TestRealKernel(t *testing.T) {
 			t.Errorf("%s: the second Verify has written %d, %v", name, r.Written, err)
 		}
 	}
-	select {
-	case <-h.Disturbed():
-	case <-time.After(time.Minute):
-		t.Error("not disturbed by the loss of the device")
-	}
+	await.Receive(t, "disturbed by the loss of the device", h.Disturbed())
 
 	// Another program's server, at its own address, stays whatever happens.
 	theirs := kernel.Server{Protocol: 6, Addr: netip.MustParseAddrPort("192.0.2.1:80"), Scheduler: "rr"}
@@ -447,21 +444,13 @@ func TestFlowsOfRetired(t *testing.T) {
 	u := &state.Update{Revision: h.revision + 1, Full: true, Node: &state.Node{Name: "node"}, Changed: []*state.Service{after}}
 	_, err := h.base.Apply(t.Context(), u)
 	h.must(err)
-	select {
-	case <-h.looked:
-	case <-time.After(time.Minute):
-		t.Fatal("the base has not looked for stale flows")
-	}
+	await.Receive(t, "the base has looked for stale flows", h.looked)
 	if got := ask(); got != "10.0.0.1:53" {
 		t.Errorf("answered by %s while IPVS has the previous endpoint", got)
 	}
 	_, err = h.Apply(t.Context(), u)
 	h.must(err)
-	for began := time.Now(); len(h.tracked()) > 0; time.Sleep(time.Millisecond) {
-		if time.Since(began) > time.Minute {
-			t.Fatalf("the kernel still tracks %+v", h.tracked())
-		}
-	}
+	await.Until(t, "the kernel tracks nothing", func() bool { return len(h.tracked()) == 0 }, func() any { return h.tracked() })
 	if got := ask(); got != "10.0.0.2:53" {
 		t.Errorf("answered by %s after the previous endpoint has left IPVS", got)
 	}

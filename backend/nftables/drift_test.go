@@ -3,6 +3,7 @@
 package nftables
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,16 +13,13 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // disturbed waits for the dataplane to say that something has happened.
 func disturbed(t *testing.T, b *Backend) {
 	t.Helper()
-	select {
-	case <-b.Disturbed():
-	case <-time.After(time.Minute):
-		t.Fatal("not disturbed")
-	}
+	await.Receive(t, "disturbed", b.Disturbed())
 }
 
 func undisturbed(t *testing.T, b *Backend) {
@@ -210,10 +208,11 @@ func TestNodePortAddressesFollow(t *testing.T) {
 	reads := counting.skeletons
 	check := func(want ...string) {
 		t.Helper()
-		for deadline := time.Now().Add(time.Minute); ; {
+		var got []string
+		await.Until(t, fmt.Sprintf("the node port addresses are %v", want), func() bool {
 			disturbed(t, b)
 			verify(t, b)
-			var got []string
+			got = nil
 			for _, f := range families {
 				elems, err := conn.Elems(table(f), "node-port-ips")
 				if err != nil {
@@ -225,13 +224,8 @@ func TestNodePortAddressesFollow(t *testing.T) {
 				}
 			}
 			slices.Sort(got)
-			if slices.Equal(got, want) {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("node port addresses are %v, want %v", got, want)
-			}
-		}
+			return slices.Equal(got, want)
+		}, func() any { return got })
 	}
 	h, dev := addDevice(t, ns)
 	for _, step := range []struct {

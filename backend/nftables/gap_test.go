@@ -17,6 +17,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/topology"
@@ -168,7 +169,7 @@ func (g *gap) connect(ways []way, timeout time.Duration) map[way]topology.Answer
 func (g *gap) begin(ways []way) (done func() map[way]topology.Answer) {
 	answers := make(chan map[way]topology.Answer, 1)
 	go func() { answers <- g.connect(ways, 2*time.Minute) }() // TCP sends again after 1, 3, 7, 15, 31 and 63 seconds
-	g.eventually("the connections have begun", func() bool {
+	await.Until(g.t, "the connections have begun", func() bool {
 		begun := map[netip.AddrPort]bool{}
 		for _, f := range g.unconnected() {
 			begun[f.Orig.Dst] = begun[f.Orig.Dst] || slices.ContainsFunc(ways, func(w way) bool { return w.port == f.Orig.Src.Port() })
@@ -190,15 +191,6 @@ func (g *gap) unconnected() []conntrack.Flow {
 		}
 	}
 	return all
-}
-
-func (g *gap) eventually(what string, check func() bool) {
-	g.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !check(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			g.t.Fatalf("after a minute it is not so: %s", what)
-		}
-	}
 }
 
 // stranger is a connection to a frontend's address that somebody else serves, begun while the dataplane was missing.
@@ -289,7 +281,7 @@ func TestConnectionsBegunWithoutTables(t *testing.T) {
 			strangers := g.meet()
 
 			repair(g)
-			g.eventually("no entry is left of connections that have not come about", func() bool { return len(g.unconnected()) == 0 })
+			await.Until(g.t, "no entry is left of connections that have not come about", func() bool { return len(g.unconnected()) == 0 })
 			check("after the repair", g.connect(ways, time.Minute), false)
 			check("over the repair", tried(), true)
 			for _, s := range strangers {

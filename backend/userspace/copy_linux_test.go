@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // TestPipesAreBounded: data goes on without a pipe when all are in use, and those that are given back are used again.
@@ -87,11 +88,7 @@ func TestStuckConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { client.Close() })
-		select {
-		case endpoint = <-accepted:
-		case <-time.After(time.Minute):
-			t.Fatal("no connection comes to the endpoint")
-		}
+		endpoint = await.Receive(t, "a connection comes to the endpoint", accepted)
 		t.Cleanup(func() { endpoint.Close() })
 		return client, endpoint
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend/userspace"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
@@ -112,7 +113,7 @@ func TestEndpointLeadsBack(t *testing.T) {
 			if problems := l.pair.Problems(); len(problems) != 0 {
 				t.Errorf("reported after the endpoint has changed: %v", problems)
 			}
-			if a := l.visitor.Probe(t.Context(), state.TCP, netip.MustParseAddrPort(loopFrontend), topology.ProbeOptions{Timeout: patience}); a.Outcome != topology.Answered {
+			if a := l.visitor.Probe(t.Context(), state.TCP, netip.MustParseAddrPort(loopFrontend), topology.ProbeOptions{Timeout: await.Patience}); a.Outcome != topology.Answered {
 				t.Errorf("after the endpoint has changed, a connection is %v (%v)", a.Outcome, a.Err)
 			}
 		})
@@ -174,9 +175,7 @@ func TestProblemNamesClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	var problems []error
-	for deadline := time.Now().Add(patience); len(problems) == 0 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		problems = l.pair.Problems()
-	}
+	await.Until(t, "the loop is reported", func() bool { problems = l.pair.Problems(); return len(problems) > 0 })
 	if err := errors.Join(problems...); err == nil || !strings.Contains(err.Error(), "client "+l.visitor.Addrs[0].String()) {
 		t.Errorf("reported: %v", err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend/userspace"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
@@ -86,7 +87,7 @@ func TestImpostors(t *testing.T) {
 		n, err := flow.Read(answer)
 		return string(answer[:n]), err
 	}
-	if _, err := talk(patience); err != nil {
+	if _, err := talk(await.Patience); err != nil {
 		t.Fatal(err)
 	}
 	l.kill()
@@ -95,7 +96,7 @@ func TestImpostors(t *testing.T) {
 		t.Helper()
 		for _, host := range []*topology.Host{l.visitor, l.Node()} {
 			for _, proto := range []state.Protocol{state.TCP, state.UDP} {
-				a := host.Probe(t.Context(), proto, netip.MustParseAddrPort(frontend), topology.ProbeOptions{Timeout: patience})
+				a := host.Probe(t.Context(), proto, netip.MustParseAddrPort(frontend), topology.ProbeOptions{Timeout: await.Patience})
 				if a.Outcome != topology.Answered || a.Server != "pod" {
 					t.Errorf("%s, %v from %s is %v by %q (%v)", when, proto, host.Name, a.Outcome, a.Server, a.Err)
 				}
@@ -143,7 +144,7 @@ func TestPathMTU(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer flow.Close()
-	_ = flow.SetDeadline(time.Now().Add(patience))
+	_ = flow.SetDeadline(time.Now().Add(await.Patience))
 	if _, err := io.WriteString(flow, "hello\n"); err != nil {
 		t.Fatal(err)
 	}

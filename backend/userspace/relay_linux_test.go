@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -24,6 +25,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/backend/userspace"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
@@ -42,8 +44,6 @@ const (
 	frontend = "10.96.0.10:80"
 	answers  = 8080 // an echo server of TCP and UDP is there
 	refuses  = 8081 // nothing is there
-	// patience is for what must come about on a machine that may be busy. Only a fault takes so long.
-	patience = time.Minute
 )
 
 func newLab(t *testing.T, o userspace.Options) *lab {
@@ -140,14 +140,14 @@ func service(change func(*state.Port), endpoints ...state.Endpoint) *state.Servi
 
 func (l *lab) dial(to string) *net.TCPConn {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(l.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(l.t.Context(), await.Patience)
 	defer cancel()
 	c, err := l.visitor.Dial(ctx, state.TCP, netip.MustParseAddrPort(to), netip.AddrPort{})
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	l.t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(2 * patience))
+	_ = c.SetDeadline(time.Now().Add(2 * await.Patience))
 	return c.(*net.TCPConn)
 }
 
@@ -157,7 +157,7 @@ func (l *lab) probe(proto state.Protocol, timeout time.Duration) topology.Answer
 
 func (l *lab) mustAnswer(proto state.Protocol) {
 	l.t.Helper()
-	if a := l.probe(proto, patience); a.Outcome != topology.Answered {
+	if a := l.probe(proto, await.Patience); a.Outcome != topology.Answered {
 		l.t.Errorf("%v is %v (%v)", proto, a.Outcome, a.Err)
 	}
 }
@@ -214,12 +214,7 @@ func TestEjection(t *testing.T) {
 		_, _ = io.WriteString(c, "late 10.0.0.1:1\n")
 		c.Close()
 	})
-	for deadline := time.Now().Add(patience); served.Load() == 0 && time.Now().Before(deadline); {
-		l.probe(state.TCP, patience)
-	}
-	if served.Load() == 0 {
-		t.Error("the endpoint never gets a connection again")
-	}
+	await.Until(t, "the endpoint gets a connection again", func() bool { l.probe(state.TCP, await.Patience); return served.Load() > 0 })
 }
 
 // What one end says is all that the other hears: data after the other direction has ended, an end, or a reset.
@@ -272,13 +267,8 @@ func TestRelayPreservesEnds(t *testing.T) {
 	<-began // before, there may be no connection to the server
 	_ = c.SetLinger(0)
 	c.Close()
-	select {
-	case err := <-resets:
-		if !errors.Is(err, unix.ECONNRESET) {
-			t.Errorf("the server sees %v where the client has reset", err)
-		}
-	case <-time.After(patience):
-		t.Error("the server sees nothing of the client's reset")
+	if err := await.Receive(t, "the server sees the client's reset", resets); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("the server sees %v where the client has reset", err)
 	}
 }
 
@@ -382,7 +372,7 @@ func TestOthersHaveRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	talk := func(c net.Conn) error {
-		_ = c.SetDeadline(time.Now().Add(patience))
+		_ = c.SetDeadline(time.Now().Add(await.Patience))
 		_, err := io.WriteString(c, "hello\n")
 		if err == nil {
 			_, err = c.Read(make([]byte, 100))
@@ -448,13 +438,10 @@ func TestIdleConnections(t *testing.T) {
 		return runtime.NumGoroutine()
 	}
 	before := connect(10)
-	after := connect(cap(held) - 10)
-	for end := time.Now().Add(patience); after > before+25 && time.Now().Before(end); after = runtime.NumGoroutine() { // some may be about to end
-		time.Sleep(10 * time.Millisecond)
-	}
-	if after > before+25 {
-		t.Errorf("%d more connections take %d goroutines", cap(held)-10, after-before)
-	}
+	connect(cap(held) - 10)
+	await.Until(t, fmt.Sprintf("%d more connections take at most 25 goroutines", cap(held)-10), func() bool { // some may be about to end
+		return runtime.NumGoroutine() <= before+25
+	}, func() any { return runtime.NumGoroutine() - before })
 }
 
 // A relay that is closed resets connections that have no endpoint yet, and waits for none.
@@ -463,9 +450,7 @@ func TestCloseWhileDialing(t *testing.T) {
 	l := newLab(t, userspace.Options{DialTimeout: time.Hour})
 	l.apply(nil, l.nobody())
 	c := l.dial(frontend)
-	for deadline := time.Now().Add(patience); l.pair.Carried() == 0 && time.Now().Before(deadline); {
-		time.Sleep(time.Millisecond)
-	}
+	await.Until(t, "the connection is carried", func() bool { return l.pair.Carried() > 0 })
 	l.kill()
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
 		t.Errorf("the client sees %v", err)
@@ -483,7 +468,7 @@ func TestUDPFlowsEnd(t *testing.T) {
 	if n := l.pair.Carried(); n > 4 {
 		t.Errorf("%d flows are open, want 4 at most", n)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	if err := l.pair.Drain(ctx); err != nil {
 		t.Error(err)
@@ -625,7 +610,7 @@ func TestHandoverFails(t *testing.T) {
 	}
 	l.mustAnswer(state.TCP) // by the base alone
 	drained := make(chan error)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	go func() { drained <- l.pair.Drain(ctx) }()
 	for range 3 {
@@ -680,7 +665,7 @@ func TestHandover(t *testing.T) {
 	l.apply(sticky, l.at(answers))
 	talk := func() string {
 		t.Helper()
-		_ = flow.SetDeadline(time.Now().Add(patience))
+		_ = flow.SetDeadline(time.Now().Add(await.Patience))
 		_, _ = io.WriteString(flow, "hello\n")
 		answer := make([]byte, 100)
 		n, err := flow.Read(answer)
@@ -699,13 +684,8 @@ func TestHandover(t *testing.T) {
 	drained := make(chan error, 1)
 	go func() { drained <- old.Drain(t.Context()) }()
 	l.start()
-	select {
-	case err := <-drained:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(patience):
-		t.Fatalf("the earlier process has %d connections left", old.Carried())
+	if err := await.Receive(t, "the earlier process has no connections left", drained); err != nil {
+		t.Error(err)
 	}
 	old.Backend.Close()
 	if after := talk(); after != before { // the same client of the same server
@@ -751,18 +731,13 @@ func TestHandoverWhileDialing(t *testing.T) {
 	drained := make(chan error, 1)
 	go func() { drained <- old.Drain(ctx) }()
 	l.start()
-	_ = waits.SetReadDeadline(time.Now().Add(patience))
+	_ = waits.SetReadDeadline(time.Now().Add(await.Patience))
 	if _, err := bufio.NewReader(waits).ReadString('\n'); err != nil {
 		t.Errorf("a connection that had no endpoint when the others were handed over: %v", err)
 	}
 	waits.Close()
-	select {
-	case err := <-drained:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(patience):
-		t.Errorf("the earlier process has %d connections left", old.Carried())
+	if err := await.Receive(t, "the earlier process has no connections left", drained); err != nil {
+		t.Error(err)
 	}
 	cancel()
 	old.Backend.Close()
@@ -857,7 +832,7 @@ func TestListen(t *testing.T) {
 				return err
 			}
 			defer c.Close()
-			_ = c.SetDeadline(time.Now().Add(patience))
+			_ = c.SetDeadline(time.Now().Add(await.Patience))
 			data, err = io.ReadAll(c)
 			return err
 		})

@@ -9,11 +9,11 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/backend/userspace"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // dropCapabilities takes all capabilities from the calling thread, which is still of user 0, and must end with the caller's goroutine.
@@ -115,13 +115,8 @@ func TestHandoverToStrangers(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.start()
-	select {
-	case err := <-drained:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(10 * time.Second):
-		t.Errorf("the earlier process still has %d connections", old.Carried())
+	if err := await.Receive(t, "the earlier process has no connections left", drained); err != nil {
+		t.Error(err)
 	}
 	old.Backend.Close()
 	talk()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // TestEndpointSpeaksFirst: what an endpoint says as soon as it has accepted reaches the client, also if the loop gets to know of both at once.
@@ -44,17 +45,10 @@ func TestEndpointSpeaksFirst(t *testing.T) {
 		t.Cleanup(func() { c.Close() })
 		return c
 	}
-	await := func(what string, is func() bool) {
-		t.Helper()
-		for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("in vain: ", what)
-			}
-		}
-	}
+
 	accept := func() (fd int) {
 		t.Helper()
-		await("a connection", func() bool {
+		await.Until(t, "a connection", func() bool {
 			fd, _, err = unix.Accept4(server, unix.SOCK_CLOEXEC)
 			return err == nil
 		})
@@ -77,7 +71,7 @@ func TestEndpointSpeaksFirst(t *testing.T) {
 
 	dial(endpoint) // so that the server has no room for the relay's connection, which is tried again after a second
 	client := dial(at)
-	await("the relay waits for the endpoint", func() bool {
+	await.Until(t, "the relay waits for the endpoint", func() bool {
 		n := 0
 		for _, l := range r.polls {
 			n += len(l.all())

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/switchyard-net/switchyard/client"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // openFilesVariable is the environment variable by which a test sets the limit of open files of the program.
@@ -207,7 +208,7 @@ func floodEverything(t *testing.T, same, others, targets []string, loopback stri
 		startFlood(t, 1, []string{"127.0.0.1"}, []string{loopback}),
 	}
 	const enough = 250 // connections of each: more than three times the places that any server of the program has
-	eventually(t, "the ports are flooded", func() bool {
+	await.Until(t, "the ports are flooded", func() bool {
 		n := int64(enough)
 		for _, f := range floods {
 			n = min(n, f.made.Load())
@@ -265,8 +266,8 @@ func TestFloodedPorts(t *testing.T) {
 	defer endpoint.Close()
 	go func() { _ = http.Serve(endpoint, http.NotFoundHandler()) }()
 	p := start(t, "proxy", "--config", file, "--master", api.URL)
-	eventually(t, "the service is routed", func() bool { return connects(clusterAddr) })
-	eventually(t, "the health check port is served", func() bool { return connects(nodeAddr + ":" + healthPort) })
+	await.Until(t, "the service is routed", func() bool { return connects(clusterAddr) })
+	await.Until(t, "the health check port is served", func() bool { return connects(nodeAddr + ":" + healthPort) })
 
 	made := floodEverything(t, same, others, []string{nodeAddr + ":10256", nodeAddr + ":10249", nodeAddr + ":" + healthPort}, "127.0.0.1:12345")
 	var took []time.Duration
@@ -274,11 +275,11 @@ func TestFloodedPorts(t *testing.T) {
 
 	watched := api.watched.Load()
 	api.CloseClientConnections()
-	eventually(t, "the API server is watched again", func() bool { return api.watched.Load() >= watched+int32(len(objects)) })
+	await.Until(t, "the API server is watched again", func() bool { return api.watched.Load() >= watched+int32(len(objects)) })
 	api.added["endpointslices"] <- strings.NewReplacer("web", "new", `"1"`, `"2"`).Replace(objects["endpointslices"])
 	api.added["services"] <- strings.NewReplacer("web", "new", `"1"`, `"2"`, "10.96.0.10", "10.96.0.11", nodePort, "30081", healthPort, "32001").Replace(objects["services"])
-	eventually(t, "a new service is routed", func() bool { return connects("10.96.0.11:80") })
-	eventually(t, "the new health check port is served", func() bool { return askFrom(otherAddr, nodeAddr+":32001", "/") == nil })
+	await.Until(t, "a new service is routed", func() bool { return connects("10.96.0.11:80") })
+	await.Until(t, "the new health check port is served", func() bool { return askFrom(otherAddr, nodeAddr+":32001", "/") == nil })
 	answered(t, "after a change", &took)
 
 	p.withstood(t, made(), took)
@@ -373,7 +374,7 @@ func TestFloodedRelay(t *testing.T) {
 	}
 	p := start(t, "serve", "--source", s.dir, "--nodes", "--listen", "tcp://[::]:8443", "--tls-cert", filepath.Join(certs, "server.crt"),
 		"--tls-key", filepath.Join(certs, "server.key"), "--client-ca", filepath.Join(certs, "ca.crt"))
-	eventually(t, "the relay serves", p.says("switchyard: serving all nodes on "))
+	await.Until(t, "the relay serves", p.says("switchyard: serving all nodes on "))
 	before := followRelay(t, certs, otherAddr)
 	defer before.stop()
 	before.expect(t, "before the flood", "web")

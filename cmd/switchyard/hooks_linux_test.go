@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // newCgroup makes a cgroup, and returns its path.
@@ -122,11 +124,11 @@ func TestHooks(t *testing.T) {
 	enter(t, here)
 	s := newHookedSite(t, here)
 	process := s.run()
-	eventually(t, "the service is routed", process.says(routing+"1 service"))
+	await.Until(t, "the service is routed", process.says(routing+"1 service"))
 	if process.says("and not at sockets")() {
 		t.Skip(process.log.all())
 	}
-	eventually(t, "the hooks are on", hooksAre(t, "on"))
+	await.Until(t, "the hooks are on", hooksAre(t, "on"))
 	if got := ask(t, "127.0.0.1:10249/proxyMode"); !strings.HasSuffix(got, "\nebpf") {
 		t.Errorf("/proxyMode is %q", got)
 	}
@@ -140,19 +142,19 @@ func TestHooks(t *testing.T) {
 		return metric(t, translatedMetric) > before
 	}
 	for range 5 {
-		eventually(t, "connections are translated at their sockets", grows)
+		await.Until(t, "connections are translated at their sockets", grows)
 		process.kill()
 		time.Sleep(300 * time.Millisecond) // nobody is there but nftables
 		process = s.run()
-		eventually(t, "the next process routes", process.says(routing))
+		await.Until(t, "the next process routes", process.says(routing))
 	}
-	eventually(t, "connections are translated at their sockets", grows)
+	await.Until(t, "connections are translated at their sockets", grows)
 
 	s.configure(elsewhere)
-	eventually(t, "the configuration has changed", process.says("the configuration has changed"))
-	eventually(t, "connections go past the hooks", func() bool { return hooksAre(t, "on")() && !grows() })
+	await.Until(t, "the configuration has changed", process.says("the configuration has changed"))
+	await.Until(t, "connections go past the hooks", func() bool { return hooksAre(t, "on")() && !grows() })
 	s.configure(here)
-	eventually(t, "connections are translated again", grows)
+	await.Until(t, "connections are translated again", grows)
 	stop()
 	s.losesAnEndpoint()
 	if process.says("and not at sockets")() {
@@ -186,7 +188,7 @@ func (s *hookedSite) losesAnEndpoint() {
 	s.write("leaves.yaml", rendered("leaves", "10.96.0.20", "", otherAddr))
 	var conn net.Conn
 	// A connection between the commit of nftables and the update of the hooks' maps is routed, but not at its socket.
-	eventually(s.T, "a connection is translated at its socket", func() bool {
+	await.Until(s.T, "a connection is translated at its socket", func() bool {
 		before := metric(s.T, translatedMetric)
 		conn, err = net.DialTimeout("tcp", "10.96.0.20:80", 200*time.Millisecond) // where it is not routed yet, nothing answers
 		if err != nil {
@@ -203,7 +205,7 @@ func (s *hookedSite) losesAnEndpoint() {
 	})
 	defer conn.Close()
 	s.write("leaves.yaml", rendered("leaves", "10.96.0.20", ""))
-	eventually(s.T, "the connection is ended", func() bool {
+	await.Until(s.T, "the connection is ended", func() bool {
 		err = talk(conn)
 		return err != nil
 	})
@@ -230,9 +232,9 @@ func TestHooksRefused(t *testing.T) {
 	}
 	s := newHookedSite(t, newCgroup(t, "refused"))
 	process := s.run(unix.CAP_BPF, unix.CAP_SYS_ADMIN)
-	eventually(t, "the service is routed", process.says(routing+"1 service"))
+	await.Until(t, "the service is routed", process.says(routing+"1 service"))
 	startTraffic(t)
-	eventually(t, "the kernel was compared with the state a few times, for hooks to be tried again", func() bool {
+	await.Until(t, "the kernel was compared with the state a few times, for hooks to be tried again", func() bool {
 		return metric(t, "switchyard_dataplane_verify_duration_seconds_count") >= 3
 	})
 	if !hooksAre(t, "off")() || metric(t, translatedMetric) != 0 {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // kills is how often each side is killed: 24 times, or as often as the environment variable SWITCHYARD_KILLS says.
@@ -49,7 +51,7 @@ type traffic struct {
 func startTraffic(t *testing.T) (tr *traffic, stop func()) {
 	tr = &traffic{made: map[string]int{}, gaps: map[string]time.Duration{}}
 	tr.serve(t)
-	eventually(t, "the service is routed", func() bool { return connects(stableTCP) })
+	await.Until(t, "the service is routed", func() bool { return connects(stableTCP) })
 	ctx, cancel := context.WithCancel(t.Context())
 	var flows sync.WaitGroup
 	keep := func(kind string, exchange func() error) {
@@ -278,6 +280,6 @@ func TestKills(t *testing.T) {
 	stopChurn()
 	const lastIP = "10.96.0.99"
 	s.write("last.yaml", rendered("last", lastIP, "", endpointAddr))
-	eventually(t, "the last change is shown", func() bool { return once("tcp", lastIP+":80") == nil })
+	await.Until(t, "the last change is shown", func() bool { return once("tcp", lastIP+":80") == nil })
 	stopTraffic()
 }

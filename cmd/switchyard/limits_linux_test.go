@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/switchyard-net/switchyard/store"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // thief is a service that wants the node's own address and many ports, and thiefSlice where it would take the connections to. It comes
@@ -41,14 +42,14 @@ func TestServiceLimits(t *testing.T) {
 	}
 	expect := func(reason store.Reason, problem string) {
 		t.Helper()
-		eventually(t, problem+" is listed", func() bool {
+		await.Until(t, problem+" is listed", func() bool {
 			answer := get("127.0.0.1:10256/healthz")
 			return strings.HasPrefix(answer, "200 ") && strings.Contains(answer, "service default/xthief: "+problem)
 		})
 		if got := metric(reason); !strings.HasSuffix(got, " 1") {
 			t.Errorf("the metric is %q", got)
 		}
-		eventually(t, "there is an event", func() bool {
+		await.Until(t, "there is an event", func() bool {
 			events := b.api.events.all()
 			return strings.Contains(events, `"reason":"`+string(reason)+`","regarding":{"kind":"Service","namespace":"default","name":"xthief"}`) &&
 				strings.Contains(events, problem) && strings.Contains(events, `"type":"Warning"`)
@@ -59,12 +60,12 @@ func TestServiceLimits(t *testing.T) {
 		t.Error("a service took the connections to the node")
 	}
 	b.change("services", "{nodeExternalIPs: true}", changed)
-	eventually(t, "the operator allows it", func() bool { return connects(nodeAddr + ":80") })
+	await.Until(t, "the operator allows it", func() bool { return connects(nodeAddr + ":80") })
 	if got := metric(store.ExternalIPRefused); !strings.HasSuffix(got, " 0") {
 		t.Errorf("the metric is still %q", got)
 	}
 	b.change("services", "{nodeExternalIPs: true, allowedExternalIPs: [192.0.2.0/24]}", changed)
-	eventually(t, "it is in no range", func() bool { return !connects(nodeAddr + ":80") })
+	await.Until(t, "it is in no range", func() bool { return !connects(nodeAddr + ":80") })
 	// It takes 10 entries for each of its 21 ports, and one for the endpoint; web takes 28, and is routed all the time.
 	b.change("services", "{maxEntries: 50}", changed)
 	expect(store.ServiceTooLarge, "spec.ports: the service has 211 entries, and 50 may be routed")
@@ -73,7 +74,7 @@ func TestServiceLimits(t *testing.T) {
 	b.change("services", "{maxEntriesPerNamespace: 1000000, maxEntriesPerNode: 40}", changed)
 	expect(store.NodeFull, "metadata.namespace: the namespace may have 33 entries; older services leave room for 5 of the 211")
 	b.change("services", "{}", changed)
-	eventually(t, "all is routed", func() bool { return strings.HasSuffix(metric(store.NodeFull), " 0") && connects("10.96.0.12:80") })
+	await.Until(t, "all is routed", func() bool { return strings.HasSuffix(metric(store.NodeFull), " 0") && connects("10.96.0.12:80") })
 	if n := b.api.asked.Load() - asked; n != 0 {
 		t.Errorf("the API server was asked for everything again (%d times)", n)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/ipvs"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // routed is a site under traffic, and the process that routes it, which was run with the given arguments.
@@ -24,7 +25,7 @@ func routed(t *testing.T) (s *site, first *process) {
 	s = newSite(t)
 	s.write("web.yaml", rendered("web", stableIP, "", endpointAddr))
 	first = s.run("127.0.0.1:10256")
-	eventually(t, "the service is routed", first.says(routing+"1 service"))
+	await.Until(t, "the service is routed", first.says(routing+"1 service"))
 	startTraffic(t)
 	return s, first
 }
@@ -43,11 +44,7 @@ func refuse(t *testing.T, first *process, commands [][]string) {
 	}
 	for i, args := range commands {
 		second := seconds[i]
-		select {
-		case <-second.done:
-		case <-time.After(time.Minute):
-			t.Fatalf("%s goes on beside the first process", args[0])
-		}
+		await.Receive(t, args[0]+" ends beside the first process", second.done)
 		code, text := second.cmd.ProcessState.ExitCode(), second.log.all()
 		t.Logf("%s:\n%s", strings.Join(args[:1], " "), text)
 		for _, want := range []string{fmt.Sprintf("PID %d", first.cmd.Process.Pid), "switchyard " + currentVersion(), "stop it first"} {
@@ -95,7 +92,7 @@ func TestSecondProcess(t *testing.T) {
 		}
 	}
 	s.write("last.yaml", rendered("last", "10.96.0.99", "", endpointAddr))
-	eventually(t, "the first goes on", func() bool { return answers("10.96.0.99:80") })
+	await.Until(t, "the first goes on", func() bool { return answers("10.96.0.99:80") })
 }
 
 // TestSecondProcessOfMode: in each other mode the second process refuses as well, whichever mode it has itself, and writes nothing.
@@ -124,7 +121,7 @@ func TestSecondProcessOfMode(t *testing.T) {
 			}
 			s.write("web.yaml", rendered("web", stableIP, "", endpointAddr))
 			first := s.run("127.0.0.1:10256", "--config", file)
-			eventually(t, "the service is routed", first.says(routing+"1 service"))
+			await.Until(t, "the service is routed", first.says(routing+"1 service"))
 			if got := ask(t, "127.0.0.1:10249/proxyMode"); !strings.HasSuffix(got, "\n"+string(mode)) {
 				t.Fatalf("the first process has the mode %q", got)
 			}
@@ -139,7 +136,7 @@ func TestSecondProcessOfMode(t *testing.T) {
 			}
 			new(traffic).serve(t)
 			s.write("last.yaml", rendered("last", "10.96.0.99", "", endpointAddr))
-			eventually(t, "the first goes on", func() bool { return answers("10.96.0.99:80") })
+			await.Until(t, "the first goes on", func() bool { return answers("10.96.0.99:80") })
 		})
 	}
 }
@@ -153,7 +150,7 @@ func TestTakeOver(t *testing.T) {
 	for i, end := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGKILL} {
 		// As with overlapping restarts, both have the same ports.
 		next := s.run("127.0.0.1:10256", "--take-over", "1m")
-		eventually(t, "the next process waits", next.says("waiting for the end"))
+		await.Until(t, "the next process waits", next.says("waiting for the end"))
 		if next.says(routing)() {
 			t.Fatal("two processes route")
 		}
@@ -161,13 +158,13 @@ func TestTakeOver(t *testing.T) {
 		if err := process.cmd.Process.Signal(end); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the next process routes", next.says(routing))
+		await.Until(t, "the next process routes", next.says(routing))
 		t.Logf("%v: the next process routes %v after the signal", end, time.Since(began).Round(time.Millisecond))
 		<-process.done
 		process = next
 		name := fmt.Sprintf("after-%d", i)
 		s.write(name+".yaml", rendered(name, fmt.Sprintf("10.96.0.%d", 100+i), "", endpointAddr))
-		eventually(t, "the next process routes what is new", func() bool { return once("tcp", fmt.Sprintf("10.96.0.%d:80", 100+i)) == nil })
+		await.Until(t, "the next process routes what is new", func() bool { return once("tcp", fmt.Sprintf("10.96.0.%d:80", 100+i)) == nil })
 	}
 }
 
@@ -187,7 +184,7 @@ func TestOneOfMany(t *testing.T) {
 	starts.Wait()
 	for left := n; left > 0; left-- {
 		var holder *process
-		eventually(t, "one of them routes", func() bool {
+		await.Until(t, "one of them routes", func() bool {
 			for _, p := range processes {
 				if p != nil && p.says(routing)() {
 					holder = p

@@ -14,6 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // upstreamAddr is where the API server of these tests is: on no interface, but this machine accepts connections to it.
@@ -136,14 +138,14 @@ func TestServiceTakesTheAPIServersAddress(t *testing.T) {
 			}
 			run := func() *process {
 				p := start(t, "proxy", "--config", config, "--master", "http://"+api.addr, "--healthz-bind-address", "127.0.0.1:10256", "--take-over", "1m")
-				eventually(t, "the first state is programmed", p.says("the first state is programmed"))
+				await.Until(t, "the first state is programmed", p.says("the first state is programmed"))
 				return p
 			}
 			p := run()
 
 			api.added["endpointslices"] <- takerSlice
 			api.added["services"] <- api.taker(2, `,"externalIPs":["`+upstreamAddr+`"]`, "")
-			eventually(t, "the externalIP is refused", func() bool {
+			await.Until(t, "the externalIP is refused", func() bool {
 				return strings.Contains(get("127.0.0.1:10256/healthz"), "which listens on TCP port")
 			})
 			if !api.answers() {
@@ -151,16 +153,16 @@ func TestServiceTakesTheAPIServersAddress(t *testing.T) {
 			}
 
 			api.added["services"] <- api.taker(3, "", `"loadBalancer":{"ingress":[{"ip":"`+upstreamAddr+`"}]}`)
-			eventually(t, "a load balancer takes the connections to the API server", func() bool { return !api.answers() })
+			await.Until(t, "a load balancer takes the connections to the API server", func() bool { return !api.answers() })
 			watched := api.watched.Load()
 			api.cut()
-			eventually(t, "the proxy watches again", func() bool { return api.watched.Load() > watched })
+			await.Until(t, "the proxy watches again", func() bool { return api.watched.Load() > watched })
 			p.kill()
 			if api.answers() {
 				t.Fatal("the rules are gone with the process")
 			}
 			p = run() // the API server's list is without that Service
-			eventually(t, "the Service is gone", api.answers)
+			await.Until(t, "the Service is gone", api.answers)
 			p.kill()
 		})
 	}
@@ -175,6 +177,6 @@ func TestMarkNeedsACapability(t *testing.T) {
 	dir := t.TempDir()
 	p := startWithout(t, []uintptr{unix.CAP_NET_ADMIN, unix.CAP_NET_RAW}, "serve", "--master", "http://"+api.addr, "--node", "node-a",
 		"--listen", "unix://"+filepath.Join(dir, "api.sock"))
-	eventually(t, "the process follows the API server", func() bool { return api.watched.Load() > 0 })
+	await.Until(t, "the process follows the API server", func() bool { return api.watched.Load() > 0 })
 	p.kill()
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/switchyard-net/switchyard/cmd/internal/cli"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // refusedEndpoints are more than the dataplane programs for one port.
@@ -81,7 +82,7 @@ func listenAsEndpoint(t *testing.T) {
 func expectProblems(t *testing.T, healthz string) {
 	t.Helper()
 	var answer string
-	eventually(t, "both problems are listed", func() bool {
+	await.Until(t, "both problems are listed", func() bool {
 		answer = get(healthz)
 		for _, text := range []string{
 			"service default/big", `port \"tcp\" has 20000 endpoints`, "spread them over several Services",
@@ -120,7 +121,7 @@ func TestOneServiceIsNoFault(t *testing.T) {
 		start(t, "serve", "--source", troubleManifests(t), "--node", "node-a", "--listen", socket, "--healthz-bind-address", "127.0.0.1:10266")
 		start(t, "apply", "nftables", "--api", socket)
 		expectProblems(t, "127.0.0.1:10256/healthz")
-		eventually(t, "the server lists what the dataplane refuses, too", func() bool {
+		await.Until(t, "the server lists what the dataplane refuses, too", func() bool {
 			answer := get("127.0.0.1:10266/healthz")
 			return strings.HasPrefix(answer, "200 ") && strings.Contains(answer, "default/big")
 		})

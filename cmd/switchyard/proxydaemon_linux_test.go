@@ -28,6 +28,7 @@ import (
 	"github.com/switchyard-net/switchyard/client"
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
@@ -220,8 +221,8 @@ func startProxy(t *testing.T) *proxyBench {
 			t.Logf("the log since it was last looked at:\n%s", b.log.take())
 		}
 	})
-	eventually(t, "the service is routed", func() bool { return connects(clusterAddr) })
-	eventually(t, "the health check port is served", func() bool { return connects(nodeAddr + ":" + healthPort) })
+	await.Until(t, "the service is routed", func() bool { return connects(clusterAddr) })
+	await.Until(t, "the health check port is served", func() bool { return connects(nodeAddr + ":" + healthPort) })
 	clients := make(chan struct{})
 	go func() {
 		defer close(clients)
@@ -301,7 +302,7 @@ func (b *proxyBench) change(name, value, what string) (logged string) {
 	b.Helper()
 	b.fields[name] = value
 	b.write()
-	eventually(b.T, name+" leads to "+what, func() bool {
+	await.Until(b.T, name+" leads to "+what, func() bool {
 		logged += b.log.take()
 		return strings.Contains(logged, what)
 	})
@@ -394,15 +395,15 @@ func TestLiveChanges(t *testing.T) {
 		}},
 		{"healthzBindAddress", `"127.0.0.1:10266"`, func() bool { return connects("127.0.0.1:10266") && !connects("127.0.0.1:10256") }},
 	}
-	eventually(t, "the looks at flows are counted, at those of UDP and at others", func() bool {
+	await.Until(t, "the looks at flows are counted, at those of UDP and at others", func() bool {
 		return strings.Contains(get("127.0.0.1:10249/metrics"), `kubeproxy_conntrack_reconciler_sync_duration_seconds_count{ip_family="IPv4"} 2`)
 	})
 	asked := b.api.asked.Load()
 	for _, s := range steps {
 		before := listening(t)
 		b.change(s.field, s.value, changed)
-		eventually(t, s.field+" "+s.value+" takes effect", s.effect)
-		eventually(t, "the health check port is where NodePorts are", func() bool {
+		await.Until(t, s.field+" "+s.value+" takes effect", s.effect)
+		await.Until(t, "the health check port is where NodePorts are", func() bool {
 			return strings.Contains(s.field, "node") || connects(nodeAddr+":"+healthPort)
 		})
 		for address, inode := range listening(t) {
@@ -454,11 +455,11 @@ func TestChangesOfTheOrigin(t *testing.T) {
 		}
 	}
 	b.change("clientConnection", "{contentType: application/json, qps: 50}", changed)
-	eventually(t, "everything is asked for again", func() bool { return b.api.asked.Load() == 2*asked })
-	eventually(t, "it is routed", func() bool { return len(b.states().Changed) == 1 })
+	await.Until(t, "everything is asked for again", func() bool { return b.api.asked.Load() == 2*asked })
+	await.Until(t, "it is routed", func() bool { return len(b.states().Changed) == 1 })
 	stillOpen("")
 	b.change("hostnameOverride", "node-b", changed)
-	eventually(t, "the node is another one", func() bool { return b.states().Node.Name == "node-b" })
+	await.Until(t, "the node is another one", func() bool { return b.states().Node.Name == "node-b" })
 
 	// A failure is retried, and everything stays as it is until a retry succeeds.
 	b.change("clientConnection", "{contentType: application/json, kubeconfig: "+b.file+".kubeconfig}", "keeping the current one")
@@ -469,7 +470,7 @@ func TestChangesOfTheOrigin(t *testing.T) {
 	if err := os.WriteFile(b.file+".kubeconfig", []byte(kubeconfig), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the kubeconfig is taken when it is there", func() bool {
+	await.Until(t, "the kubeconfig is taken when it is there", func() bool {
 		return strings.Contains(get("127.0.0.1:10249/configz"), "config.yaml.kubeconfig")
 	})
 	stillOpen("0100007F") // loopback: node-b has no addresses, and so no health check port
@@ -483,15 +484,15 @@ func TestChangesOfThisNodesOwnFile(t *testing.T) {
 	}
 	b := startProxy(t)
 	b.writeOwn("metricsBindAddress: 127.0.0.1:10250\n")
-	eventually(t, "metrics are served elsewhere", func() bool { return strings.Contains(get("127.0.0.1:10250/metrics"), "200 OK") })
+	await.Until(t, "metrics are served elsewhere", func() bool { return strings.Contains(get("127.0.0.1:10250/metrics"), "200 OK") })
 	b.log.take()
 	b.writeOwn("metricsBindAddress: 127.0.0.1:10250\nhostnameOverride: node-b\n")
-	eventually(t, "a conflict is reported with both places", func() bool {
+	await.Until(t, "a conflict is reported with both places", func() bool {
 		logged := b.log.take()
 		return strings.Contains(logged, b.own+":4:19: hostnameOverride: is ") && strings.Contains(logged, " in "+b.file+":")
 	})
 	b.writeOwn("")
-	eventually(t, "metrics are served where the shared file has them", func() bool { return strings.Contains(get("127.0.0.1:10249/metrics"), "200 OK") })
+	await.Until(t, "metrics are served where the shared file has them", func() bool { return strings.Contains(get("127.0.0.1:10249/metrics"), "200 OK") })
 }
 
 func TestChangesThatAreNotTaken(t *testing.T) {
@@ -520,20 +521,15 @@ func TestChangesThatAreNotTaken(t *testing.T) {
 	if err := errors.Join(syscall.Mkfifo(b.file+".next", 0o600), os.Rename(b.file+".next", b.file)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a named pipe in the file's place is reported", func() bool {
+	await.Until(t, "a named pipe in the file's place is reported", func() bool {
 		return strings.Contains(b.log.take(), b.file+": it is a named pipe: put a regular file in its place")
 	})
 	delete(b.fields, "frob")
 	b.change("configHardFail", "true", changed)
 	b.fields["frob"] = "true"
 	b.write()
-	select {
-	case err := <-b.done:
-		if err == nil || !strings.Contains(err.Error(), "frob") {
-			t.Errorf("the process ended with %v", err)
-		}
-	case <-time.After(time.Minute):
-		t.Error("the process goes on with a broken file")
+	if err := await.Receive(t, "the process ends because of a broken file", b.done); err == nil || !strings.Contains(err.Error(), "frob") {
+		t.Errorf("the process ended with %v", err)
 	}
 	if !connects(clusterAddr) {
 		t.Error("the routes did not outlive the process")

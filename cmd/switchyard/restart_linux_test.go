@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // following is a site whose dataplane shows what a server serves, under traffic, with nothing left to write.
@@ -22,7 +23,7 @@ func following(t *testing.T) (s *site, server, dataplane *process, written uint3
 		s.write(fmt.Sprintf("other-%d.yaml", i), rendered(fmt.Sprintf("other-%d", i), fmt.Sprintf("10.96.1.%d", 1+i), "", "10.1.1.1"))
 	}
 	server, dataplane = s.serve(), s.apply()
-	eventually(t, "the service is routed", dataplane.says(routing+"6 services"))
+	await.Until(t, "the service is routed", dataplane.says(routing+"6 services"))
 	startTraffic(t)
 	return s, server, dataplane, quiet(t)
 }
@@ -71,20 +72,20 @@ func TestRestartsWriteNothing(t *testing.T) {
 		stop(dataplane)
 		nothingWritten(t, written, how+" of the dataplane")
 		dataplane = s.apply()
-		eventually(t, "the dataplane takes over", dataplane.says(routing+"6 services\n"))
+		await.Until(t, "the dataplane takes over", dataplane.says(routing+"6 services\n"))
 		written += takeOver(t)
 		nothingWritten(t, written, "a start of the dataplane after "+how)
 
 		stop(server)
-		eventually(t, "the dataplane says that there is no server", dataplane.says("cannot follow the server, trying again"))
+		await.Until(t, "the dataplane says that there is no server", dataplane.says("cannot follow the server, trying again"))
 		server = s.serve()
-		eventually(t, "the dataplane follows the new server", dataplane.says("following the server again"))
+		await.Until(t, "the dataplane follows the new server", dataplane.says("following the server again"))
 		nothingWritten(t, written, "another server after "+how)
 
 		stop(server)
 		stop(dataplane)
 		dataplane, server = s.apply(), s.serve()
-		eventually(t, "the dataplane takes over", dataplane.says(routing+"6 services\n"))
+		await.Until(t, "the dataplane takes over", dataplane.says(routing+"6 services\n"))
 		written += takeOver(t)
 		nothingWritten(t, written, "another server and another dataplane after "+how)
 	}
@@ -92,7 +93,7 @@ func TestRestartsWriteNothing(t *testing.T) {
 		t.Errorf("what is routed is not said once:\n%s", text)
 	}
 	s.write("last.yaml", rendered("last", "10.96.0.99", "", endpointAddr))
-	eventually(t, "a change is shown", func() bool { return once("tcp", "10.96.0.99:80") == nil })
+	await.Until(t, "a change is shown", func() bool { return once("tcp", "10.96.0.99:80") == nil })
 }
 
 // TestServersThatKnowNothingYet: a server that does not know yet what there is takes nothing away, neither from a dataplane that
@@ -120,11 +121,11 @@ func TestServersThatKnowNothingYet(t *testing.T) {
 			}
 		}
 		server = s.serve()
-		eventually(t, "the server says what it waits for", server.says("waiting until this file is fixed"))
+		await.Until(t, "the server says what it waits for", server.says("waiting until this file is fixed"))
 		nothingWritten(t, written, "a server with broken manifests: "+broken)
 		dataplane.kill()
 		dataplane = s.apply()
-		eventually(t, "the dataplane says what it waits for", func() bool {
+		await.Until(t, "the dataplane says what it waits for", func() bool {
 			return strings.Contains(get("127.0.0.1:10256/healthz"), "no state from the API since")
 		})
 		written += takeOver(t)
@@ -132,7 +133,7 @@ func TestServersThatKnowNothingYet(t *testing.T) {
 		for name, text := range good {
 			s.write(name, text)
 		}
-		eventually(t, "the fixed state is shown", dataplane.says(routing+"6 services"))
+		await.Until(t, "the fixed state is shown", dataplane.says(routing+"6 services"))
 		nothingWritten(t, written, "manifests fixed: "+broken)
 	}
 
@@ -162,7 +163,7 @@ func TestServersThatKnowNothingYet(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	nothingWritten(t, written, "a server whose API server takes its time")
 	close(answer)
-	eventually(t, "the state of the API server is shown, and its health check port", func() bool {
+	await.Until(t, "the state of the API server is shown, and its health check port", func() bool {
 		return strings.Contains(get(nodeAddr+":"+healthPort), `"localEndpoints":1`)
 	})
 }

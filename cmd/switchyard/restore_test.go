@@ -42,8 +42,8 @@ func servicesOf(u *state.Update) (list []string) {
 	return list
 }
 
-// await waits until a feed has the services, as "name:port".
-func await(t *testing.T, what string, feed state.Feed, want ...string) {
+// awaitServices waits until a feed has the services, as "name:port".
+func awaitServices(t *testing.T, what string, feed state.Feed, want ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -156,9 +156,9 @@ func restored(t *testing.T, since int) {
 	})
 	expect := func(want ...string) {
 		t.Helper()
-		await(t, "the server", n.Feed(), want...)
-		await(t, "the follower of the relay", follower, want...)
-		await(t, "the relay below", below, want...)
+		awaitServices(t, "the server", n.Feed(), want...)
+		awaitServices(t, "the follower of the relay", follower, want...)
+		awaitServices(t, "the relay below", below, want...)
 		for timeout := time.After(time.Minute); ; {
 			mu.Lock()
 			right := len(named) == len(want) && !slices.ContainsFunc(want, func(s string) bool { return !named[s[:1]] })

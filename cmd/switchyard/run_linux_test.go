@@ -12,11 +12,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/switchyard-net/switchyard/cmd/internal/cli"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 )
@@ -66,17 +66,6 @@ func askHealthz(ns *netns.NS) (status int, body string, err error) {
 	return resp.StatusCode, string(text), err
 }
 
-// eventually waits for a condition that another goroutine brings about through the file system or the kernel.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if ok() {
-			return
-		}
-	}
-	t.Fatalf("a minute passed before %s", what)
-}
-
 func TestRunProgramsReportsAndLeavesItsRules(t *testing.T) {
 	ns := namespace(t)
 	path := filepath.Join(t.TempDir(), "web.yaml")
@@ -107,11 +96,11 @@ func TestRunProgramsReportsAndLeavesItsRules(t *testing.T) {
 			return err == nil && s == status && strings.Contains(body, text)
 		}
 	}
-	eventually(t, "it is healthy", says(200, `"healthy":true`))
+	await.Until(t, "it is healthy", says(200, `"healthy":true`))
 	write("kind: Service\napiVersion: v1\nmetadata: {name: web}\nspec: {ports: [{port: eighty}]}\n")
-	eventually(t, "a broken manifest shows in /healthz", says(503, "web.yaml:4"))
+	await.Until(t, "a broken manifest shows in /healthz", says(503, "web.yaml:4"))
 	write(manifests)
-	eventually(t, "a fixed manifest is forgotten", says(200, `"healthy":true`))
+	await.Until(t, "a fixed manifest is forgotten", says(200, `"healthy":true`))
 
 	cancel()
 	if code := <-done; code != cli.ExitOK {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/internal/admin/top"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // TestTopStories asks processes what they have counted; testdata/top has one story a file.
@@ -48,8 +49,8 @@ func TestTop(t *testing.T) {
 		}
 	}()
 	node := start(t, "run", "--source", s.dir, "--node", "node-a", "--config", file, "--admin-bind-address", "unix://"+socket)
-	eventually(t, "the node routes", node.says(routing))
-	eventually(t, "the admin API is served", func() bool { _, err := os.Stat(socket); return err == nil })
+	await.Until(t, "the node routes", node.says(routing))
+	await.Until(t, "the admin API is served", func() bool { _, err := os.Stat(socket); return err == nil })
 
 	addsUp(t, socket)
 	onATerminal(t, socket)
@@ -71,7 +72,7 @@ func addsUp(t *testing.T, socket string) {
 			list = append(list, r)
 		}
 	}
-	eventually(t, "there is a report", func() bool { return len(reports()) > 0 })
+	await.Until(t, "there is a report", func() bool { return len(reports()) > 0 })
 	const made = 12
 	for i := range made {
 		if !connects("10.96.0.10:80") || connects("10.96.0.11:80") {
@@ -79,10 +80,10 @@ func addsUp(t *testing.T, socket string) {
 		}
 		if i%4 == 3 {
 			n := len(reports())
-			eventually(t, "there is another report", func() bool { return len(reports()) > n })
+			await.Until(t, "there is another report", func() bool { return len(reports()) > n })
 		}
 	}
-	eventually(t, "all connections are counted", func() bool {
+	await.Until(t, "all connections are counted", func() bool {
 		var text strings.Builder
 		for _, service := range []string{"web", "empty"} {
 			var sum top.Rates
@@ -123,7 +124,7 @@ func onATerminal(t *testing.T, socket string) {
 	}()
 	shows := func(text string) {
 		t.Helper()
-		eventually(t, "the terminal shows "+text, func() bool { return strings.Contains(screen.all(), text) })
+		await.Until(t, "the terminal shows "+text, func() bool { return strings.Contains(screen.all(), text) })
 	}
 	press := func(keys string) {
 		t.Helper()

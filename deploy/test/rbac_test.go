@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source/kube"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // permission is what somebody may do, or does.
@@ -94,17 +94,14 @@ func requested(t *testing.T, allNodes bool) map[permission]bool {
 	done := make(chan error)
 	go func() { done <- src.Run(ctx, discard{}) }()
 	defer func() { cancel(); <-done }()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	var asked map[permission]bool
+	await.Until(t, "every kind is asked for", func() bool {
 		r.mu.Lock()
-		asked := maps.Clone(r.asked)
-		r.mu.Unlock()
-		if len(asked) == 2*len(kinds) {
-			return asked
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("after 20 s, only %v had been asked for; problems: %v", asked, src.Problems())
-		}
-	}
+		defer r.mu.Unlock()
+		asked = maps.Clone(r.asked)
+		return len(asked) == 2*len(kinds)
+	}, func() any { return asked }, func() any { return src.Problems() })
+	return asked
 }
 
 // granted is what roles permit.

@@ -16,6 +16,7 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/test/apitest"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // python returns a command of a Python that has gRPC. Debian's is not always the first on PATH.
@@ -78,13 +79,8 @@ func TestWatch(t *testing.T) {
 	apitest.Write(t, manifests, strings.ReplaceAll(manifest, "name: bare", "name: other"))
 	expect("# revision 3: node node-a, 2 services", "shop/bare: gone", "shop/other: 10.96.0.11:80 tcp -> reject")
 	for want := uint64(1); want <= 2; want++ {
-		select {
-		case got := <-applied:
-			if got != want {
-				t.Errorf("it reported that it shows revision %d, want %d", got, want)
-			}
-		case <-time.After(time.Minute):
-			t.Fatalf("it did not report that it shows revision %d", want)
+		if got := await.Receive(t, "it reports what it shows", applied); got != want {
+			t.Errorf("it reported that it shows revision %d, want %d", got, want)
 		}
 	}
 }

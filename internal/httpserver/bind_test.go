@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/internal/connlimit"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -194,7 +195,7 @@ func TestAddressMoves(t *testing.T) {
 			t.Fatalf("bound %s, want %s", got, address)
 		}
 	}
-	eventually(t, "the first address is closed", func() bool { return answers(second) && !answers(first) })
+	await.Until(t, "the first address is closed", func() bool { return answers(second) && !answers(first) })
 
 	s.SetAddress(taken.Addr().String(), false)
 	if got := <-warned; !strings.Contains(got, "meanwhile="+second) {
@@ -209,14 +210,14 @@ func TestAddressMoves(t *testing.T) {
 	if got := <-listens; got != "0.0.0.0:"+p {
 		t.Errorf("bound %s", got)
 	}
-	eventually(t, "the port is served again", func() bool { return answers(second) })
+	await.Until(t, "the port is served again", func() bool { return answers(second) })
 	s.SetAddress("192.0.2.1:"+p, false) // is nobody's here
 	if got := <-listens; got != "0.0.0.0:"+p {
 		t.Errorf("bound %s, want the old address again", got)
 	}
-	eventually(t, "the old address is served again", func() bool { return answers(second) })
+	await.Until(t, "the old address is served again", func() bool { return answers(second) })
 	s.SetAddress("", false)
-	eventually(t, "nothing is served", func() bool { return !answers(second) })
+	await.Until(t, "nothing is served", func() bool { return !answers(second) })
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -231,16 +232,6 @@ func answers(address string) bool {
 	}
 	resp.Body.Close()
 	return true
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if ok() {
-			return
-		}
-	}
-	t.Fatalf("it never came to pass that %s", what)
 }
 
 // lineWriter sends the written lines.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // world is the content of a sink.
@@ -295,11 +296,7 @@ func TestProblemsDoNotWait(t *testing.T) {
 				n.Count()
 				close(answered)
 			}()
-			select {
-			case <-answered:
-			case <-time.After(10 * time.Second):
-				t.Error("they wait for the sink")
-			}
+			await.Receive(t, "they do not wait for the sink", answered)
 		})
 	}
 }

@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 const (
@@ -83,7 +84,7 @@ func (w *world) grows(metric string, steps int) func(int) {
 		if i%steps != 0 {
 			return
 		}
-		w.eventually(metric+" grows", func() bool {
+		await.Until(w, metric+" grows", func() bool {
 			now := w.now(metric)
 			grown := now > last && last >= 0
 			if last < 0 || grown {
@@ -181,7 +182,7 @@ func TestAPIUnreachable(t *testing.T) {
 	must(t, err)
 	w.http = &httptest.Server{Listener: l, Config: &http.Server{Handler: w.api}}
 	w.http.Start()
-	w.eventually("the API server is reached again", func() bool { return w.now("switchyard_source_problems") == 0 })
+	await.Until(w, "the API server is reached again", func() bool { return w.now("switchyard_source_problems") == 0 })
 	w.ends("SwitchyardAPIUnreachable", interval, time.Minute)
 }
 
@@ -260,7 +261,7 @@ func TestUnfollowed(t *testing.T) {
 	w.targets = []*target{{job: "switchyard-relay", address: relayMetrics, node: "node-r"}}
 	w.fires("SwitchyardUnfollowed", interval, 12*time.Minute, nil)
 	w.start("apply", "nftables", "--api", relayAPI, "--node", "node-a", "--healthz-bind-address", healthAddr)
-	w.eventually("the relay has a follower that is in step", func() bool {
+	await.Until(w, "the relay has a follower that is in step", func() bool {
 		w.step(time.Second)
 		return w.value(`switchyard_api_followers{kind="dataplane"}`) == 1 && w.value("switchyard_api_oldest_unapplied_update_timestamp_seconds") == 0
 	})
@@ -289,9 +290,9 @@ func TestOtherAlerts(t *testing.T) {
 	w.proxy("iptables", true)
 	w.step(interval)
 	w.node()
-	w.eventually("the Node lacks its CIDR", func() bool { return w.now("switchyard_node_problems") == 1 })
+	await.Until(w, "the Node lacks its CIDR", func() bool { return w.now("switchyard_node_problems") == 1 })
 	must(t, exec.Command("iptables", "-t", "nat", "-F").Run())
-	w.eventually("the rules are repaired", func() bool { return w.now("switchyard_dataplane_repairs_total") > 0 })
+	await.Until(w, "the rules are repaired", func() bool { return w.now("switchyard_dataplane_repairs_total") > 0 })
 	want := []string{"SwitchyardHealthCheckPorts", "SwitchyardLimitedServices", "SwitchyardNodeProblems", "SwitchyardRepairs"}
 	w.fires(want[0], interval, 20*time.Minute, nil)
 	if got := w.step(interval); !slices.Equal(got, want) {
@@ -316,13 +317,13 @@ func TestFailedServices(t *testing.T) {
 		w.put(part)
 	}
 	w.put(service("many", "10.96.0.66"))
-	w.eventually("a Service fails", func() bool { return w.now("switchyard_failed_services") == 1 })
+	await.Until(w, "a Service fails", func() bool { return w.now("switchyard_failed_services") == 1 })
 	w.fires("SwitchyardFailedServices", interval, 10*time.Minute, nil)
 	w.put(slice("many", "10.1.0.9"))
 	for i := range 17 {
 		w.api.Remove("endpointslices", fmt.Sprint("many-", i))
 	}
-	w.eventually("no Service fails", func() bool { return w.now("switchyard_failed_services") == 0 })
+	await.Until(w, "no Service fails", func() bool { return w.now("switchyard_failed_services") == 0 })
 	w.ends("SwitchyardFailedServices", interval, time.Minute)
 }
 
@@ -341,7 +342,7 @@ func TestSlow(t *testing.T) {
 			s := slice("web", endpointAddr, fmt.Sprint("10.1.3.", i%250+1))
 			s.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().Add(-late).Format(time.RFC3339Nano)}
 			w.put(s)
-			w.eventually("the change is measured", func() bool { return w.now(programmed) > before })
+			await.Until(w, "the change is measured", func() bool { return w.now(programmed) > before })
 		}
 	}
 	w.silent(interval, 5*time.Minute, change(0))
@@ -379,7 +380,7 @@ func TestAffinityFull(t *testing.T) {
 	for i := range 19 {
 		sendFrom(t, fmt.Sprint("10.1.4.", i+1), "10.96.0.50:53")
 	}
-	w.eventually("the kernel reports 19 clients", func() bool { return w.now(clients) == 19 })
+	await.Until(w, "the kernel reports 19 clients", func() bool { return w.now(clients) == 19 })
 	w.fires("SwitchyardAffinityFull", interval, 20*time.Minute, nil)
 }
 

@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/kubeapi"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 )
@@ -254,7 +255,7 @@ syncPeriod: 1s
 linux: {oomScoreAdj: 0, conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}
 `+w.config+"\n"), 0o600))
 	p := w.start("proxy", "--config", file)
-	w.eventually("metrics are served", func() bool {
+	await.Until(w, "metrics are served", func() bool {
 		_, _, err := get("http://" + metricsAddr + "/metrics")
 		return err == nil
 	})
@@ -272,7 +273,7 @@ func (w *world) relay() *process {
 	w.Helper()
 	p := w.start("serve", "--nodes", "--kubeconfig", w.kubeconfig, "--listen", relayAPI, "--metrics-bind-address", relayMetrics,
 		"--healthz-bind-address", "127.0.0.1:10276")
-	w.eventually("the relay serves metrics", func() bool {
+	await.Until(w, "the relay serves metrics", func() bool {
 		_, _, err := get("http://" + relayMetrics + "/metrics")
 		return err == nil
 	})
@@ -282,7 +283,7 @@ func (w *world) relay() *process {
 // applied waits until no change waits to be programmed.
 func (w *world) applied() {
 	w.Helper()
-	w.eventually("all changes are programmed", func() bool {
+	await.Until(w, "all changes are programmed", func() bool {
 		return w.shows("switchyard_oldest_pending_change_timestamp_seconds 0")
 	})
 }
@@ -296,16 +297,5 @@ func (w *world) shows(line string) bool {
 // pending waits until a change waits to be programmed.
 func (w *world) pending() {
 	w.Helper()
-	w.eventually("a change waits", func() bool { return !w.shows("switchyard_oldest_pending_change_timestamp_seconds 0") })
-}
-
-func (w *world) eventually(what string, ok func() bool) {
-	w.Helper()
-	for range 3000 {
-		if ok() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	w.Fatalf("it never happened: %s", what)
+	await.Until(w, "a change waits", func() bool { return !w.shows("switchyard_oldest_pending_change_timestamp_seconds 0") })
 }

@@ -129,6 +129,7 @@ var arrows = []arrow{
 	{"test/windows", []string{"client", "client/localnet/v1"}},
 	{"test/windows/cases", []string{"model", "state", "test/randcluster"}},
 	{"test/apitest", []string{"state", "internal/source/file", "brain", "store", "server", "internal/objectlog"}},
+	{"test/await", nil},
 	{"test/certtest", nil},
 	{"test/kubeapi", nil},
 

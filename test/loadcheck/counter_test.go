@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/probe"
@@ -324,9 +325,8 @@ func TestVerdictDependsOnStates(t *testing.T) {
 	})
 	untilSilent := func() {
 		awhile()
-		for end := time.Now().Add(time.Minute); !silent.Load() && time.Now().Before(end); {
-			awhile()
-		}
+		await.Until(s, "the server is silent", silent.Load)
+		awhile()
 	}
 	if r := s.count(Options{Streams: []Stream{s.stream(state.TCP, 0, rule{interrupted})}}, untilSilent); r.Lost == 0 {
 		t.Errorf("an established connection falls silent for good, which nobody else wants: %+v", r.Counts)

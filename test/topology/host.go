@@ -101,7 +101,7 @@ func (h *Host) AddAddr(prefix netip.Prefix) error {
 // awaitAddr waits until packets to an address of the host are taken in. For IPv6 the kernel makes the route for them in the
 // background (addrconf_dad_work), also without duplicate address detection.
 func (h *Host) awaitAddr(addr netip.Addr) error {
-	return await(fmt.Sprintf("address %v of %s", addr, h.Name), func() (bool, error) {
+	return waitFor(fmt.Sprintf("address %v of %s", addr, h.Name), func() (bool, error) {
 		routes, err := h.nl.RouteGet(addr.AsSlice())
 		if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
 			return false, nil
@@ -110,8 +110,8 @@ func (h *Host) awaitAddr(addr netip.Addr) error {
 	})
 }
 
-// await waits until something that the kernel does in the background is done.
-func await(what string, done func() (bool, error)) error {
+// waitFor waits until something that the kernel does in the background is done.
+func waitFor(what string, done func() (bool, error)) error {
 	const timeout, pause = 10 * time.Second, time.Millisecond
 	for began := time.Now(); time.Since(began) < timeout; time.Sleep(pause) {
 		ok, err := done()

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/netns"
 )
 
@@ -263,13 +264,11 @@ func TestCloseLeavesNothing(t *testing.T) {
 			t.Errorf("serve after Close: %v", err)
 		}
 	}
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) { // servers end soon after, not during Close
-		if openFiles(t) <= before {
-			return
-		}
-	}
-	out, _ := exec.Command("ls", "-l", fmt.Sprintf("/proc/%d/fd", os.Getpid())).Output()
-	t.Errorf("%d open files before, %d after\n%s", before, openFiles(t), out)
+	// Servers end soon after, not during Close.
+	await.Until(t, fmt.Sprintf("%d files are open", before), func() bool { return openFiles(t) <= before }, func() any {
+		out, _ := exec.Command("ls", "-l", fmt.Sprintf("/proc/%d/fd", os.Getpid())).Output()
+		return string(out)
+	})
 }
 
 func TestManyProbesAtOnce(t *testing.T) {

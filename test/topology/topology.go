@@ -143,7 +143,7 @@ func (l *Lab) veth(a *Host, aName string, b *Host, bName string) (aDev, bDev net
 // awaitUp waits until a started device carries packets. The kernel gives it a queue in the background (linkwatch), on a busy machine some
 // 100 ms later. It drops packets that are sent before.
 func (h *Host) awaitUp(dev netlink.Link) error {
-	return await(fmt.Sprintf("device %s of %s", dev.Attrs().Name, h.Name), func() (bool, error) {
+	return waitFor(fmt.Sprintf("device %s of %s", dev.Attrs().Name, h.Name), func() (bool, error) {
 		now, err := h.nl.LinkByIndex(dev.Attrs().Index)
 		if err != nil || now.Attrs().OperState != netlink.OperUp {
 			return false, err

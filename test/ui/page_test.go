@@ -26,6 +26,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/admin/ui"
 	"github.com/switchyard-net/switchyard/internal/admin/view"
 	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 var screenshots = flag.String("screenshots", "", "directory for pictures of the page; default: none are taken")
@@ -306,11 +307,7 @@ func TestHiddenPage(t *testing.T) {
 		b.run(chromedp.Evaluate(fmt.Sprintf(`Object.defineProperty(document, "hidden", {configurable: true, value: %v}); document.dispatchEvent(new Event("visibilitychange"))`, hidden), nil))
 	}
 	show(true)
-	for deadline := time.Now().Add(time.Minute); y.streams() > 0; time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the page is hidden, and follows events")
-		}
-	}
+	await.Until(t, "the hidden page follows no events", func() bool { return y.streams() == 0 })
 	y.sink.Update([]model.Object{service(90, "shop", "meanwhile", tcp("http", 80))}, nil)
 	show(false)
 	b.sees("#count", "19 Services")

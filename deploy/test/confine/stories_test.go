@@ -23,6 +23,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/netns"
 )
 
@@ -231,11 +232,7 @@ func (n *node) startAs(c confinement, args ...string) *process {
 // wait waits until the process has ended, and returns its exit code.
 func (p *process) wait() int {
 	p.Helper()
-	select {
-	case <-p.done:
-	case <-time.After(time.Minute):
-		p.Fatalf("the process does not end")
-	}
+	await.Receive(p, "the process ends", p.done)
 	return p.cmd.ProcessState.ExitCode()
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // fake is a process with a store of its own.
@@ -354,11 +355,7 @@ func TestStreamsAreBounded(t *testing.T) {
 		t.Errorf("page %d has code %d", maxStreams+1, code)
 	}
 	ends[0]()
-	for deadline := time.Now().Add(20 * time.Second); ask() != http.StatusOK; {
-		if time.Now().After(deadline) {
-			t.Fatal("a page that is closed keeps its place")
-		}
-	}
+	await.Until(t, "a page that is closed leaves its place", func() bool { return ask() == http.StatusOK })
 }
 
 // TestSlowClient: one that does not read is cut, and its place is free for another one. The bubble's clock goes on when everybody waits.

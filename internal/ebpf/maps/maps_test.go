@@ -17,6 +17,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/ebpf/maps"
 	"github.com/switchyard-net/switchyard/internal/ebpf/plan"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // open makes maps, and skips the test where that is not possible.
@@ -273,14 +274,12 @@ func TestSlotsAreUsedAgain(t *testing.T) {
 	}
 	// The slots may be usable a grace period before the route, which is retired after them.
 	freeRoutes := 0
-	for deadline := time.Now().Add(time.Minute); free == 0 || freeRoutes == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d slots and %d routes are usable again after a minute", free, freeRoutes)
-		}
+	await.Until(t, "slots and a route are usable again", func() bool {
 		r.Tables.Reclaim()
 		_, free = r.Tables.Slots(state.IPv6)
 		_, freeRoutes = r.Tables.Routes()
-	}
+		return free > 0 && freeRoutes > 0
+	})
 	// Only as many in a row as there were.
 	if p := add(t, r, routeTo(state.IPv6, 2, 6, plan.Node)); p.At.Base() != 5 || p.At.Index() != before.Index() {
 		t.Errorf("a larger route is at %+v", p.At)

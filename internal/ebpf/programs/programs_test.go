@@ -14,11 +14,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // newCgroup makes a cgroup that nobody is in. It skips the test where that is not possible.
@@ -210,11 +211,7 @@ func TestSevered(t *testing.T) {
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(time.Minute); !errors.Is(a.Check(), ErrSevered); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the cgroup is gone, and that is not noticed")
-		}
-	}
+	await.Until(t, "the loss of the cgroup is noticed", func() bool { return errors.Is(a.Check(), ErrSevered) })
 	if err := a.Update(next, old); err == nil {
 		t.Error("programs were replaced in a cgroup that is gone")
 	}

@@ -11,7 +11,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
+
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // serve runs a server on real loopback addresses.
@@ -57,9 +58,10 @@ func get(t *testing.T, host string, port uint16) (*http.Response, string) {
 	t.Helper()
 	url := "http://" + net.JoinHostPort(host, fmt.Sprint(port)) + "/"
 	var resp *http.Response
-	eventually(t, func() (err error) {
+	await.Until(t, "somebody answers at "+url, func() bool {
+		var err error
 		resp, err = http.Get(url)
-		return err
+		return err == nil
 	})
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
@@ -67,21 +69,6 @@ func get(t *testing.T, host string, port uint16) (*http.Response, string) {
 		t.Fatal(err)
 	}
 	return resp, strings.TrimSpace(string(body))
-}
-
-func eventually(t *testing.T, try func() error) {
-	t.Helper()
-	end := time.Now().Add(time.Minute)
-	for {
-		err := try()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
 }
 
 func TestAnswers(t *testing.T) {
@@ -144,13 +131,12 @@ func TestClosedServiceAnswers503(t *testing.T) {
 	get(t, "127.0.0.1", port)
 
 	s.Update(removed("web"))
-	eventually(t, func() error {
+	await.Until(t, "nobody listens on "+addr, func() bool {
 		c, err := net.Dial("tcp", addr)
-		if err != nil {
-			return nil
+		if err == nil {
+			c.Close()
 		}
-		c.Close()
-		return fmt.Errorf("still listening on %s", addr)
+		return err != nil
 	})
 	fmt.Fprintf(conn, "\r\n")
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -189,20 +175,13 @@ func TestPortBecomesFree(t *testing.T) {
 	}
 	s.Update(full(record("web", port, 1, 1)))
 	get(t, "::1", port)
-	eventually(t, func() error {
-		if p := s.Problems(); len(p) != 1 || !strings.Contains(p[0].Error(), "stop what listens on TCP port") {
-			return fmt.Errorf("problems are %v", p)
-		}
-		return nil
-	})
+	await.Until(t, "the other program is a problem", func() bool {
+		p := s.Problems()
+		return len(p) == 1 && strings.Contains(p[0].Error(), "stop what listens on TCP port")
+	}, func() any { return s.Problems() })
 	other.Close()
 	if resp, _ := get(t, "127.0.0.1", port); resp.StatusCode != 200 {
 		t.Errorf("got %v", resp.Status)
 	}
-	eventually(t, func() error {
-		if p := s.Problems(); len(p) > 0 {
-			return p[0]
-		}
-		return nil
-	})
+	await.Until(t, "there is no problem", func() bool { return len(s.Problems()) == 0 }, func() any { return s.Problems() })
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // newFeed returns a feed of namespaces, and the sink to change them.
@@ -452,13 +453,8 @@ func TestTargets(t *testing.T) {
 		}
 		a := make(arrivals, 1)
 		stop := run(t, s, a)
-		select {
-		case n := <-a:
-			if n != 1 {
-				t.Errorf("%s: %d objects have come, want 1", scheme, n)
-			}
-		case <-time.After(time.Minute):
-			t.Errorf("%s: nothing has come: %v", scheme, s.Problems())
+		if n := await.Receive(t, scheme+": objects come", a); n != 1 {
+			t.Errorf("%s: %d objects have come, want 1", scheme, n)
 		}
 		stop()
 	}
