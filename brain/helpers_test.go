@@ -9,6 +9,7 @@ import (
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
 func config() *brain.Config {
@@ -70,21 +71,7 @@ func endpoint(text string) model.Endpoint {
 	return e
 }
 
-func addrs(text string) []netip.Addr {
-	var out []netip.Addr
-	for w := range strings.FieldsSeq(text) {
-		out = append(out, netip.MustParseAddr(w))
-	}
-	return out
-}
-
-func prefixes(text string) []netip.Prefix {
-	var out []netip.Prefix
-	for w := range strings.FieldsSeq(text) {
-		out = append(out, netip.MustParsePrefix(w))
-	}
-	return out
-}
+var addrs, prefixes = recordtest.Addrs, recordtest.Prefixes
 
 // compute is Compute with the invariants of the record checked.
 func compute(t testing.TB, cfg *brain.Config, node *model.Node, svc *model.Service, slices ...*model.EndpointSlice) *state.Service {

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/test/usage"
 )
 
 // TestFaultsAreBounded: an object may be full of faults, each as long as it likes; an error about it may not.
@@ -120,7 +121,7 @@ func TestNothingLargeIsKept(t *testing.T) {
 		}
 	}
 	var kept []model.Object
-	before := heapInUse()
+	before := usage.Heap()
 	for range 10 {
 		m := about()
 		own := m.Annotations["kubectl.kubernetes.io/last-applied-configuration"]
@@ -146,16 +147,8 @@ func TestNothingLargeIsKept(t *testing.T) {
 		_, err := Service(&corev1.Service{ObjectMeta: m, Spec: corev1.ServiceSpec{ExternalIPs: []string{own[:50], own}}})
 		defer runtime.KeepAlive(err)
 	}
-	if grown := heapInUse() - before; grown > large/4 {
+	if grown := usage.Heap() - before; grown > large/4 {
 		t.Errorf("%d objects whose texts are of 4 MiB take %d KiB", len(kept), grown>>10)
 	}
 	runtime.KeepAlive(kept)
-}
-
-func heapInUse() int {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int(m.HeapAlloc)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
 var compareNetip = cmp.Options{
@@ -22,19 +23,7 @@ var compareNetip = cmp.Options{
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 }
 
-func addrs(list ...string) (a []netip.Addr) {
-	for _, s := range list {
-		a = append(a, netip.MustParseAddr(s))
-	}
-	return a
-}
-
-func prefixes(list ...string) (p []netip.Prefix) {
-	for _, s := range list {
-		p = append(p, netip.MustParsePrefix(s))
-	}
-	return p
-}
+var addrs, prefixes = recordtest.Addrs, recordtest.Prefixes
 
 func meta(labels ...string) metav1.ObjectMeta {
 	m := metav1.ObjectMeta{Namespace: "shop", Name: "web"}

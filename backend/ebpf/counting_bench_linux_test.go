@@ -13,6 +13,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/topology"
+	"github.com/switchyard-net/switchyard/test/usage"
 )
 
 // BenchmarkCounters has hooks and nftables below them count or not, with 10 and 10,000 Services. It measures what the hook of a
@@ -75,7 +76,7 @@ func benchmarkCounters(b *testing.B, services int, on bool) {
 		ok(b, err)
 		b.ReportMetric(float64(after.Runtime-before.Runtime)/float64(after.RunCount-before.RunCount), "hook-ns/op")
 		b.ReportMetric(float64(s.pair.Status().Memory)/float64(services), "maps-B/service")
-		report(b, took, connections)
+		usage.Report(b, took, connections)
 	})
 	const reading = "reading what hooks have counted"
 	one, other := []*state.Service{numbered(1, first, second)}, []*state.Service{numbered(1, first)}
@@ -95,22 +96,14 @@ func benchmarkCounters(b *testing.B, services int, on bool) {
 		if c.name == reading && !on {
 			continue
 		}
-		b.Run(c.name, func(b *testing.B) {
-			before := processorTime(b, unix.RUSAGE_SELF)
-			for b.Loop() {
-				for range c.times {
-					c.do()
-				}
-			}
-			report(b, processorTime(b, unix.RUSAGE_SELF)-before, c.times)
-		})
+		usage.Run(b, c.name, c.times, usage.Process, c.do)
 	}
 }
 
 // connectMany connects to one service after the other, and returns the processor time that it took.
 func connectMany(b *testing.B, h *topology.Host, services, connections int) (took time.Duration) {
 	ok(b, h.Do(func() error {
-		before := processorTime(b, unix.RUSAGE_THREAD)
+		before := usage.Thread()
 		for i := range connections {
 			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 			if err != nil {
@@ -124,20 +117,8 @@ func connectMany(b *testing.B, h *topology.Host, services, connections int) (too
 				return err
 			}
 		}
-		took = processorTime(b, unix.RUSAGE_THREAD) - before
+		took = usage.Thread() - before
 		return nil
 	}))
 	return took
-}
-
-func processorTime(b *testing.B, who int) time.Duration {
-	var r unix.Rusage
-	ok(b, unix.Getrusage(who, &r))
-	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
-}
-
-// report reports the processor time of one of the operations that each iteration has.
-func report(b *testing.B, took time.Duration, each int) {
-	b.ReportMetric(0, "ns/op") // which counts other processes, too
-	b.ReportMetric(float64(took.Nanoseconds())/float64(b.N*each), "cpu-ns/op")
 }

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -345,14 +344,4 @@ func removed(numbers ...int) *state.Update {
 		u.Removed = append(u.Removed, nameOf(n))
 	}
 	return u
-}
-
-// openFiles counts the files that this process has open.
-func openFiles(t *testing.T) int {
-	t.Helper()
-	files, err := filepath.Glob("/proc/self/fd/*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(files)
 }

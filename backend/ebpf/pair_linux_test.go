@@ -19,6 +19,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/ebpf/plan"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/await"
+	"github.com/switchyard-net/switchyard/test/usage"
 )
 
 var nodeIP, nodeIP6 = netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
@@ -354,7 +355,7 @@ func TestNoRoom(t *testing.T) {
 	var limit unix.Rlimit
 	f.check(unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	defer func() { f.check(unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) }()
-	files, failures := openFiles(t), 0
+	files, failures := usage.Files(t), 0
 	for more := uint64(0); ; more += 3 { // each step makes hooks once more
 		// Files get the lowest number that is free.
 		next, err := unix.Dup(0)
@@ -375,7 +376,7 @@ func TestNoRoom(t *testing.T) {
 		if n := f.Status().Frontends; n != 4095 && n != 4096 || len(f.content()) != n {
 			t.Fatalf("after %d files: %d frontends, maps have %d", more, n, len(f.content()))
 		}
-		await.Until(f.t, fmt.Sprintf("as many files are open as before there were %d for new hooks", more), func() bool { return openFiles(t) == files })
+		await.Until(f.t, fmt.Sprintf("as many files are open as before there were %d for new hooks", more), func() bool { return usage.Files(t) == files })
 		f.apply(delta(record(2, 2))) // the same as before: other endpoints would need room until a grace period is over
 		if now := f.Status(); now.State != Degraded {
 			t.Fatalf("an update that needs no more room has made %v of degraded", now.State)
@@ -533,7 +534,7 @@ func TestClose(t *testing.T) {
 	once := newFixture(t) // what is opened once
 	once.check(once.Close())
 	once.leave()
-	before := openFiles(t)
+	before := usage.Files(t)
 	f := newFixture(t)
 	f.apply(full(record(1, 1)))
 	f.setAddr(nodeIP, true)
@@ -560,7 +561,7 @@ func TestClose(t *testing.T) {
 		t.Errorf("status of closed hooks is %+v", s)
 	}
 	f.leave()
-	await.Until(f.t, "as many files are open as before", func() bool { return openFiles(t) == before })
+	await.Until(f.t, "as many files are open as before", func() bool { return usage.Files(t) == before })
 }
 
 // TestStatusAtAnyTime asks, also for counts, while hooks come, grow and go.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/recordtest"
+	"github.com/switchyard-net/switchyard/test/usage"
 )
 
 // BenchmarkCounters has the dataplane count or not, with 10 and 1,000 Services of UDP with an IPv4 cluster IP. It measures the
@@ -47,7 +48,7 @@ func benchmarkCounters(b *testing.B, services int, o Options) {
 		for b.Loop() {
 			took += c.sendMany(all, datagrams)
 		}
-		reportCPU(b, took, datagrams)
+		usage.Report(b, took, datagrams)
 	})
 	one, other := udp(1, 5), udp(1, 4)
 	const reading = "reading all"
@@ -71,15 +72,7 @@ func benchmarkCounters(b *testing.B, services int, o Options) {
 		if of.name == reading && !o.Counters {
 			continue
 		}
-		b.Run(of.name, func(b *testing.B) {
-			before := processorTime(b, unix.RUSAGE_SELF) + processorTime(b, unix.RUSAGE_CHILDREN)
-			for b.Loop() {
-				for range of.times {
-					of.do()
-				}
-			}
-			reportCPU(b, processorTime(b, unix.RUSAGE_SELF)+processorTime(b, unix.RUSAGE_CHILDREN)-before, of.times)
-		})
+		usage.Run(b, of.name, of.times, usage.Family, of.do)
 	}
 }
 
@@ -88,7 +81,7 @@ func (c *counting) sendMany(services []*state.Service, datagrams int) (took time
 	inNS(c.t, c.ns, func() error {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		before := processorTime(c.t, unix.RUSAGE_THREAD)
+		before := usage.Thread()
 		for i := range datagrams {
 			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 			if err != nil {
@@ -104,22 +97,8 @@ func (c *counting) sendMany(services []*state.Service, datagrams int) (took time
 				return err
 			}
 		}
-		took = processorTime(c.t, unix.RUSAGE_THREAD) - before
+		took = usage.Thread() - before
 		return nil
 	})
 	return took
-}
-
-func processorTime(t testing.TB, who int) time.Duration {
-	var r unix.Rusage
-	if err := unix.Getrusage(who, &r); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
-}
-
-// reportCPU reports the processor time of one of the operations that each iteration has.
-func reportCPU(b *testing.B, took time.Duration, each int) {
-	b.ReportMetric(0, "ns/op") // which counts other processes, too
-	b.ReportMetric(float64(took.Nanoseconds())/float64(b.N*each), "cpu-ns/op")
 }

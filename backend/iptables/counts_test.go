@@ -3,11 +3,9 @@
 package iptables
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,11 +13,11 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
@@ -36,36 +34,13 @@ type counting struct {
 func newCounting(t testing.TB) *counting {
 	c := &counting{t: t, ns: newNS(t), r: rand.New(rand.NewPCG(1, 1)), port: 10_000, records: map[string]*state.Service{}, want: map[state.FrontendKey]backend.Counts{}}
 	inNS(t, c.ns, func() error {
-		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "out"}, PeerName: "peer"}); err != nil {
-			return err
-		}
-		out, err := netlink.LinkByName("out")
-		if err != nil {
-			return err
-		}
-		peer, err := netlink.LinkByName("peer")
-		if err != nil {
-			return err
-		}
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
 			return err
 		}
-		errs := []error{netlink.LinkSetUp(lo), netlink.LinkSetARPOff(out), netlink.LinkSetUp(out), netlink.LinkSetUp(peer)}
-		for _, text := range []string{"192.0.2.1/24", "192.0.2.2/24", "2001:db8::1/64", "2001:db8::2/64"} {
-			addr, err := netlink.ParseAddr(text)
-			if err != nil {
-				return err
-			}
-			addr.Flags = unix.IFA_F_NODAD
-			errs = append(errs, netlink.AddrAdd(out, addr))
-		}
-		for _, text := range []string{"0.0.0.0/0", "::/0"} {
-			_, all, _ := net.ParseCIDR(text)
-			errs = append(errs, netlink.RouteAdd(&netlink.Route{LinkIndex: out.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: all}))
-		}
-		return errors.Join(errs...)
+		return netlink.LinkSetUp(lo)
 	})
+	netnstest.Outward(t, c.ns, "192.0.2.1/24", "192.0.2.2/24", "2001:db8::1/64", "2001:db8::2/64")
 	return c
 }
 
@@ -139,14 +114,7 @@ func (c *counting) connect() {
 func (c *counting) send(to netip.AddrPort) {
 	c.t.Helper()
 	c.port++
-	inNS(c.t, c.ns, func() error {
-		conn, err := net.DialUDP("udp", &net.UDPAddr{Port: c.port}, net.UDPAddrFromAddrPort(to))
-		if err != nil {
-			return err
-		}
-		_, _ = conn.Write([]byte("first"))
-		return conn.Close()
-	})
+	netnstest.Datagram(c.t, c.ns, c.port, to)
 }
 
 func (c *counting) all() (records []*state.Service) {
@@ -159,16 +127,7 @@ func (c *counting) all() (records []*state.Service) {
 // check compares what is counted with what is expected.
 func (c *counting) check(when string, b *Backend) {
 	c.t.Helper()
-	keys := slices.Collect(maps.Keys(c.want))
-	got, err := b.Counts(keys)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	for i, key := range keys {
-		if got[i] != c.want[key] {
-			c.t.Errorf("%s: %v has counted %+v, want %+v", when, key, got[i], c.want[key])
-		}
-	}
+	recordtest.CheckCounts(c.t, when, b, c.want)
 }
 
 // gone has a Service removed.

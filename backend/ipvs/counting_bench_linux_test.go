@@ -4,14 +4,12 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/backend/ipvs"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/usage"
 )
 
 // BenchmarkCounters has nftables below IPVS count or not, with 1,000 Services that IPVS serves. It measures the processor time of a
@@ -62,24 +60,7 @@ func BenchmarkCounters(b *testing.B) {
 				apply(state.Update{Changed: all[1:2]})
 			}},
 		} {
-			b.Run(fmt.Sprintf("counters %v, %s", on, c.name), func(b *testing.B) {
-				before := processorTime(b)
-				for b.Loop() {
-					for range c.times {
-						c.do()
-					}
-				}
-				b.ReportMetric(0, "ns/op") // which counts other processes, too
-				b.ReportMetric(float64((processorTime(b)-before).Nanoseconds())/float64(b.N*c.times), "cpu-ns/op")
-			})
+			usage.Run(b, fmt.Sprintf("counters %v, %s", on, c.name), c.times, usage.Process, c.do)
 		}
 	}
-}
-
-func processorTime(b *testing.B) time.Duration {
-	var r unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }

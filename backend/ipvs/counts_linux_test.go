@@ -1,23 +1,20 @@
 package ipvs
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
-
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/ipvs/internal/plan"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
 // counting is a node with nftables below IPVS, whose virtual servers are in memory: packets to them leave the node.
@@ -33,31 +30,7 @@ type counting struct {
 
 func newCounting(t *testing.T, seed uint64) *counting {
 	n := newNode(t, Options{Logger: logger(t)})
-	n.must(n.ns.Do(func() error {
-		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "out"}, PeerName: "peer"}); err != nil {
-			return err
-		}
-		link, err := netlink.LinkByName("out")
-		if err != nil {
-			return err
-		}
-		peer, err := netlink.LinkByName("peer")
-		if err != nil {
-			return err
-		}
-		errs := []error{netlink.LinkSetARPOff(link), netlink.LinkSetUp(link), netlink.LinkSetUp(peer)}
-		for _, of := range []struct{ addr, all string }{{"192.0.2.1/24", "0.0.0.0/0"}, {"2001:db8::1/64", "::/0"}} {
-			addr, err := netlink.ParseAddr(of.addr)
-			if err != nil {
-				return err
-			}
-			_, all, _ := net.ParseCIDR(of.all)
-			addr.Flags = unix.IFA_F_NODAD
-			errs = append(errs, netlink.AddrAdd(link, addr),
-				netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: all}))
-		}
-		return errors.Join(errs...)
-	}))
+	netnstest.Outward(t, n.ns, "192.0.2.1/24", "2001:db8::1/64")
 	c := &counting{node: n, r: rand.New(rand.NewPCG(seed, 1)), port: 10_000, records: map[string]*state.Service{}, want: map[state.FrontendKey]backend.Counts{}}
 	n.must(n.Backend.Close())
 	c.start()
@@ -117,14 +90,7 @@ func (c *counting) send() {
 				want := c.want[p.Key(f)]
 				for range c.r.IntN(3) {
 					c.port++
-					c.must(c.ns.Do(func() error {
-						conn, err := net.DialUDP("udp", &net.UDPAddr{Port: c.port}, net.UDPAddrFromAddrPort(netip.AddrPortFrom(f.Addr, f.Port)))
-						if err != nil {
-							return err
-						}
-						_, _ = conn.Write([]byte("first")) // fails if it is dropped
-						return conn.Close()
-					}))
+					netnstest.Datagram(c.t, c.ns, c.port, netip.AddrPortFrom(f.Addr, f.Port))
 					want.Add(ends)
 				}
 				c.want[p.Key(f)] = want
@@ -151,14 +117,7 @@ func (c *counting) forget(before, is *state.Service) {
 // check compares the counts with what was sent, and checks that the tables are as they should be.
 func (c *counting) check(when string) {
 	c.t.Helper()
-	keys := slices.Collect(maps.Keys(c.want))
-	got, err := c.below.Counts(keys)
-	c.must(err)
-	for i, k := range keys {
-		if got[i] != c.want[k] {
-			c.t.Errorf("%s: %v has counted %+v, want %+v", when, k, got[i], c.want[k])
-		}
-	}
+	recordtest.CheckCounts(c.t, when, c.below, c.want)
 	if r, err := c.below.Verify(c.t.Context()); err != nil || r.Written > 0 {
 		c.t.Errorf("%s: verifying nftables has written %d, %v", when, r.Written, err)
 	}

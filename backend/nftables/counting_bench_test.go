@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/usage"
 )
 
 // wayToCount is a way in which the kernel can count the connections of each frontend.
@@ -110,8 +110,7 @@ func BenchmarkWaysToCount(b *testing.B) {
 						binary.BigEndian.PutUint16(packet[20:], uint16(1024+i))
 					})
 				}
-				b.ReportMetric(0, "ns/op") // which counts other processes, too
-				b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "cpu-ns/op")
+				usage.Report(b, took, 1)
 				b.ReportMetric(float64(programmed.Nanoseconds())/float64(services), "program-ns/service")
 			})
 		}
@@ -199,7 +198,7 @@ func benchmarkCounters(b *testing.B, services int, o Options) {
 				sent++
 			})
 		}
-		reportCPU(b, took, connectionsPerNS)
+		usage.Report(b, took, connectionsPerNS)
 	})
 	one, other := udp(1, 3), udp(1, 2)
 	const changes = 200
@@ -224,23 +223,6 @@ func benchmarkCounters(b *testing.B, services int, o Options) {
 		if c.counts && !o.Counters {
 			continue
 		}
-		b.Run(c.name, func(b *testing.B) {
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			before := processorTime()
-			for b.Loop() {
-				for range c.times {
-					c.there()
-					c.back()
-				}
-			}
-			reportCPU(b, processorTime()-before, c.times)
-		})
+		usage.Run(b, c.name, c.times, usage.Thread, func() { c.there(); c.back() })
 	}
-}
-
-// reportCPU reports the processor time of one of the operations that each iteration has.
-func reportCPU(b *testing.B, took time.Duration, each int) {
-	b.ReportMetric(0, "ns/op") // which counts other processes, too
-	b.ReportMetric(float64(took.Nanoseconds())/float64(b.N*each), "cpu-ns/op")
 }

@@ -18,35 +18,21 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
 // counting is a node whose processes connect to frontends, and what is expected to be counted.
 type counting struct {
 	t    *testing.T
 	ns   *netns.NS
-	keys []state.FrontendKey
 	want map[state.FrontendKey]backend.Counts
 	port int // of the last client: connection tracking knows a port that is used again
 }
 
 func newCounting(t *testing.T) *counting {
 	c := &counting{t: t, ns: newNS(t), want: map[state.FrontendKey]backend.Counts{}, port: 10_000}
-	h, dev := addDevice(t, c.ns, "192.0.2.1/24", "2001:db8::1/64")
-	peer, err := h.LinkByName("veth-b")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, err := range []error{h.LinkSetARPOff(dev), h.LinkSetUp(peer)} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, all := range []string{"0.0.0.0/0", "::/0"} {
-		_, dst, _ := net.ParseCIDR(all)
-		if err := h.RouteAdd(&netlink.Route{LinkIndex: dev.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: dst}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	netnstest.Outward(t, c.ns, "192.0.2.1/24", "2001:db8::1/64")
 	return c
 }
 
@@ -62,9 +48,6 @@ func (c *counting) connect(s *state.Service, connections int, ends backend.Count
 				to = netip.AddrPortFrom(map[state.Family]netip.Addr{state.IPv4: addr("192.0.2.1"), state.IPv6: addr("2001:db8::1")}[p.Family], f.Port)
 			}
 			key := p.Key(f)
-			if _, ok := c.want[key]; !ok {
-				c.keys = append(c.keys, key)
-			}
 			want := c.want[key]
 			for range connections {
 				c.send(to)
@@ -79,27 +62,19 @@ func (c *counting) connect(s *state.Service, connections int, ends backend.Count
 func (c *counting) send(to netip.AddrPort) {
 	c.t.Helper()
 	c.port++
-	inNS(c.t, c.ns, func() error {
-		conn, err := net.DialUDP("udp", &net.UDPAddr{Port: c.port}, net.UDPAddrFromAddrPort(to))
-		if err != nil {
-			return err
-		}
-		_, _ = conn.Write([]byte("first"))
-		return conn.Close()
-	})
+	netnstest.Datagram(c.t, c.ns, c.port, to)
 }
 
 // check compares what a dataplane has counted with what is expected.
 func (c *counting) check(when string, b *Backend) {
 	c.t.Helper()
-	got, err := b.Counts(c.keys)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	for i, key := range c.keys {
-		if got[i] != c.want[key] {
-			c.t.Errorf("%s: %v has counted %+v, want %+v", when, key, got[i], c.want[key])
-		}
+	recordtest.CheckCounts(c.t, when, b, c.want)
+}
+
+// forget expects that all frontends count nothing.
+func (c *counting) forget() {
+	for key := range c.want {
+		c.want[key] = backend.Counts{}
 	}
 }
 
@@ -190,7 +165,7 @@ func TestCounts(t *testing.T) {
 	}
 	apply(t, b, full(all...))
 	connectAll(1)
-	clear(c.want)
+	c.forget()
 	c.check("without counters", b)
 	never := newCounting(t)
 	apply(t, newBackend(t, never.ns, off), full(all...))
@@ -225,7 +200,7 @@ func TestCountsOfServicesThatGo(t *testing.T) {
 	c.connect(web, 5, backend.Counts{Connections: 1})
 	c.check("at first", b)
 	apply(t, b, &state.Update{Removed: []state.ServiceName{web.Name}, Node: testNode})
-	clear(c.want)
+	c.forget()
 	c.check("when it is gone", b)
 	apply(t, b, delta(web))
 	c.connect(web, 2, backend.Counts{Connections: 1})
@@ -246,7 +221,7 @@ func TestCountAbove(t *testing.T) {
 	nftCommand(t, c.ns, "add table inet watch; add chain inet watch marked { type filter hook postrouting priority 0; }; "+
 		"add rule inet watch marked ip daddr 10.96.0.1 meta mark & 0x4000 != 0 counter; add rule inet watch marked ip6 daddr fd00:10:96::1 meta mark & 0x4000 != 0 counter")
 	inNS(t, c.ns, func() error { // as addresses of virtual servers are
-		dev, err := netlink.LinkByName("veth-a")
+		dev, err := netlink.LinkByName("out")
 		if err != nil {
 			return err
 		}
@@ -294,7 +269,7 @@ func TestCountAbove(t *testing.T) {
 	b.CountAbove(nil, true)
 	apply(t, b, full(other, &part))
 	for _, p := range web.Ports {
-		delete(c.want, p.Key(&p.Frontends[0]))
+		c.want[p.Key(&p.Frontends[0])] = backend.Counts{}
 	}
 	c.check("when nobody serves it", b)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/usage"
 )
 
 // BenchmarkFlood fills the kernel's table with as many UDP flows as fit into it by default, to one service that loses an endpoint and
@@ -71,7 +72,7 @@ func benchmarkFlood(b *testing.B, family state.Family, filters bool) {
 	apply(&state.Update{Full: true, Changed: []*state.Service{full, others[0]}, Node: testNode})
 	time.Sleep(5 * time.Second) // all flows are looked at after a start
 	runtime.GC()
-	cpu, before, peak := usage(), resident(), 0
+	cpu, before, peak := usage.Process(), resident(), 0
 	var took []time.Duration
 	began, n, flips := time.Now(), 0, 0
 	for b.Loop() {
@@ -99,7 +100,7 @@ func benchmarkFlood(b *testing.B, family state.Family, filters bool) {
 	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
 	b.ReportMetric(float64(took[len(took)-1].Microseconds())/1000, "max-ms")
-	b.ReportMetric((usage()-cpu).Seconds()/elapsed.Seconds()*100, "%CPU")
+	b.ReportMetric((usage.Process()-cpu).Seconds()/elapsed.Seconds()*100, "%CPU")
 	b.ReportMetric(float64(max(peak-before, 0))/(1<<20), "more-MiB")
 }
 
@@ -129,14 +130,6 @@ func fillTable(s *state.Service, flows int) error {
 		}
 	}
 	return nil
-}
-
-func usage() time.Duration {
-	var u unix.Rusage
-	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // resident is the memory of this process, in bytes.

@@ -5,19 +5,17 @@ package nftables
 import (
 	"encoding/binary"
 	"fmt"
-	"golang.org/x/sys/unix"
-	"net"
 	"net/netip"
 	"runtime"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
+	"github.com/switchyard-net/switchyard/test/usage"
 )
 
 // connectionsPerNS is how many connections are begun in one namespace. Connection tracking keeps all of them until the end.
@@ -59,8 +57,7 @@ func BenchmarkFirstPacket(b *testing.B) {
 			for left := b.N; left > 0; left -= connectionsPerNS {
 				took += sendFirstPackets(b, c.services, c.manyHosts, min(left, connectionsPerNS))
 			}
-			b.ReportMetric(0, "ns/op") // which counts other processes, too
-			b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "cpu-ns/op")
+			usage.Report(b, took, 1)
 		})
 	}
 }
@@ -93,8 +90,7 @@ func BenchmarkEstablishedPacket(b *testing.B) {
 					0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 198, 18, 0, 0, 203, 0, 113, addr(to).As4()[3],
 					0x80, 0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0,
 				}, b.N, func([]byte, int) {})
-				b.ReportMetric(0, "ns/op") // which counts other processes, too
-				b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "cpu-ns/op")
+				usage.Report(b, took, 1)
 			})
 		}
 	}
@@ -123,20 +119,7 @@ type packetNode struct{ ns *netns.NS }
 func newPacketNode(b *testing.B) packetNode {
 	b.Helper()
 	ns := newNS(b)
-	h, dev := addDevice(b, ns, "192.0.2.1/24")
-	peer, err := h.LinkByName("veth-b")
-	if err != nil {
-		b.Fatal(err)
-	}
-	everything := &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
-	for _, err := range []error{
-		h.LinkSetARPOff(dev), h.LinkSetUp(peer),
-		h.RouteAdd(&netlink.Route{LinkIndex: dev.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: everything}),
-	} {
-		if err != nil {
-			b.Fatal(err)
-		}
-	}
+	netnstest.Outward(b, ns, "192.0.2.1/24")
 	return packetNode{ns}
 }
 
@@ -153,14 +136,14 @@ func (n packetNode) send(b *testing.B, packet []byte, count int, change func(pac
 	})
 	defer syscall.Close(fd)
 	to := &syscall.SockaddrInet4{Addr: [4]byte(packet[16:20])}
-	before := processorTime()
+	before := usage.Thread()
 	for i := range count {
 		change(packet, i)
 		if err := syscall.Sendto(fd, packet, 0, to); err != nil {
 			b.Fatal(err)
 		}
 	}
-	return processorTime() - before
+	return usage.Thread() - before
 }
 
 // BenchmarkGoneEndpoints lets an endpoint leave its service and come back while others are gone, and reads what they have counted.
@@ -215,11 +198,4 @@ func BenchmarkGoneEndpoints(b *testing.B) {
 		}
 		closeBackend(dataplane)
 	}
-}
-
-// processorTime returns the processor time that the calling thread has taken.
-func processorTime() time.Duration {
-	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) // which cannot fail
-	return time.Duration(t.Nano())
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/switchyard-net/switchyard/test/usage"
 )
 
 // TestHostileText checks the error for an invalid file, and that the rest of the file is read.
@@ -69,7 +71,7 @@ func TestHostileSize(t *testing.T) {
 		{"a long line", long, false},
 	} {
 		objects, errs := Decode("f", []byte(c.input))
-		before := heapInUse()
+		before := usage.Heap()
 		size, more := 0, false
 		for _, err := range errs {
 			size += len(err.Error())
@@ -84,19 +86,11 @@ func TestHostileSize(t *testing.T) {
 		for i := range errs {
 			errs[i] = nil
 		}
-		if held := before - heapInUse(); held > 2<<20 {
+		if held := before - usage.Heap(); held > 2<<20 {
 			t.Errorf("%s: the faults of a file of %d KiB held %d KiB", c.name, len(c.input)>>10, held>>10)
 		}
 		runtime.KeepAlive(objects)
 	}
-}
-
-func heapInUse() int {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int(m.HeapAlloc)
 }
 
 // TestTooLargeFile has a file that is larger than memory. It takes no room on the disk.

@@ -2,7 +2,6 @@ package protoconv
 
 import (
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -12,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
+	"github.com/switchyard-net/switchyard/test/usage"
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/kubeconv"
@@ -28,7 +28,7 @@ func TestObjectsAtTheLimits(t *testing.T) {
 		return metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: "svc"},
 			Annotations: map[string]string{"large": strings.Repeat(name[:1], 256<<10)}}
 	}
-	before := heapInUse()
+	before := usage.Heap()
 	var objects []model.Object
 	take := func(in any) {
 		o, _, err := kubeconv.Object(in)
@@ -60,7 +60,7 @@ func TestObjectsAtTheLimits(t *testing.T) {
 	sink.Update(objects, nil)
 	objects = nil
 	// Each of the 200,000 endpoints takes 112 bytes as an object, and 40 in each of its five ports.
-	if grown := (heapInUse() - before) >> 20; grown > 96 {
+	if grown := (usage.Heap() - before) >> 20; grown > 96 {
 		t.Errorf("%d MiB are kept", grown)
 	}
 
@@ -82,12 +82,4 @@ func TestObjectsAtTheLimits(t *testing.T) {
 			t.Fatalf("port %s has %d endpoints, want %d", p.Name, n, 10*each)
 		}
 	}
-}
-
-func heapInUse() int {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int(m.HeapAlloc)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
 // These tests change every single value of a record or object that has all of them, found by reflection. So a new field
@@ -204,19 +205,7 @@ func transmit[M any, P interface {
 	return out
 }
 
-func addrs(list ...string) (out []netip.Addr) {
-	for _, s := range list {
-		out = append(out, netip.MustParseAddr(s))
-	}
-	return out
-}
-
-func prefixes(list ...string) (out []netip.Prefix) {
-	for _, s := range list {
-		out = append(out, netip.MustParsePrefix(s))
-	}
-	return out
-}
+var addrs, prefixes = recordtest.Addrs, recordtest.Prefixes
 
 func endpoints(list ...string) (out []state.Endpoint) {
 	for i, s := range list {

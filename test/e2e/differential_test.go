@@ -24,6 +24,7 @@ import (
 	"github.com/switchyard-net/switchyard/test/oracle"
 	"github.com/switchyard-net/switchyard/test/probe"
 	"github.com/switchyard-net/switchyard/test/randcluster"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
@@ -219,12 +220,12 @@ func (r *race) populate() (randcluster.Options, error) {
 		FixedNodes:        true,
 		ServiceCIDRs:      l.Options().ServiceCIDRs,
 		FixedServiceCIDRs: true,
-		LoadBalancerIPs:   addrs("203.0.113.1", "203.0.113.2", "203.0.113.3", "2001:db8:113::1", "2001:db8:113::2", "2001:db8:113::3"),
-		ExternalIPs:       addrs("203.0.113.9", "203.0.113.10", "203.0.113.1", "2001:db8:113::9", "2001:db8:113::10", "2001:db8:113::1"),
+		LoadBalancerIPs:   recordtest.Addrs("203.0.113.1", "203.0.113.2", "203.0.113.3", "2001:db8:113::1", "2001:db8:113::2", "2001:db8:113::3"),
+		ExternalIPs:       recordtest.Addrs("203.0.113.9", "203.0.113.10", "203.0.113.1", "2001:db8:113::9", "2001:db8:113::10", "2001:db8:113::1"),
 		SourceRanges:      sourceRanges(l),
 		Protocols:         []state.Protocol{state.TCP, state.UDP},
 		OutsideClients:    l.Client().Addrs,
-		Foreign:           addrs("198.51.100.200", "2001:db8:51::200"),
+		Foreign:           recordtest.Addrs("198.51.100.200", "2001:db8:51::200"),
 	}
 	for i := range 6 {
 		o.ClusterIPs = append(o.ClusterIPs, netip.AddrFrom4([4]byte{10, 96, 0, byte(i + 1)}), netip.MustParseAddr(fmt.Sprintf("fd00:10:96::%d", i+1)))
@@ -557,12 +558,4 @@ func (c *comparison) maybeSilent() bool {
 
 func sameAnswer(a, b probe.Answer) bool {
 	return a.Outcome == b.Outcome && a.Affinity == b.Affinity && slices.Equal(a.Choices, b.Choices)
-}
-
-func addrs(texts ...string) []netip.Addr {
-	var list []netip.Addr
-	for _, text := range texts {
-		list = append(list, netip.MustParseAddr(text))
-	}
-	return list
 }

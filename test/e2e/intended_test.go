@@ -11,6 +11,7 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/probe"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
@@ -65,7 +66,7 @@ func fate(ctx context.Context, n *node, dst string) string {
 }
 
 func simpleService(name, ip string, external ...netip.Addr) *model.Service {
-	return &model.Service{Name: state.ServiceName{Namespace: "blue", Name: name}, ClusterIPs: addrs(ip), ExternalIPs: external,
+	return &model.Service{Name: state.ServiceName{Namespace: "blue", Name: name}, ClusterIPs: recordtest.Addrs(ip), ExternalIPs: external,
 		Ports: []model.ServicePort{{Protocol: state.TCP, Port: 80}}}
 }
 

@@ -130,6 +130,7 @@ var arrows = []arrow{
 	{"test/windows/cases", []string{"model", "state", "test/randcluster"}},
 	{"test/apitest", []string{"state", "internal/source/file", "brain", "store", "server", "internal/objectlog"}},
 	{"test/await", nil},
+	{"test/usage", nil},
 	{"test/certtest", nil},
 	{"test/kubeapi", nil},
 

@@ -4,9 +4,12 @@ package recordtest
 import (
 	"fmt"
 	"iter"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
+	"testing"
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
@@ -32,10 +35,10 @@ func Addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 // Prefix parses a range of addresses.
 func Prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
-// Prefixes parses ranges of addresses.
+// Prefixes parses ranges of addresses, also several that spaces separate in one text.
 func Prefixes(texts ...string) []netip.Prefix {
 	var list []netip.Prefix
-	for _, t := range texts {
+	for _, t := range strings.Fields(strings.Join(texts, " ")) {
 		list = append(list, Prefix(t))
 	}
 	return list
@@ -233,4 +236,39 @@ func Delta(changed ...*state.Service) *state.Update {
 	u := Full(changed...)
 	u.Full = false
 	return u
+}
+
+// CheckCounts compares what a dataplane has counted for frontends with what it must have counted.
+func CheckCounts(t testing.TB, when string, counter interface {
+	Counts([]state.FrontendKey) ([]backend.Counts, error)
+}, want map[state.FrontendKey]backend.Counts) {
+	t.Helper()
+	keys := slices.Collect(maps.Keys(want))
+	got, err := counter.Counts(keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, key := range keys {
+		if got[i] != want[key] {
+			t.Errorf("%s: %v has counted %+v, want %+v", when, key, got[i], want[key])
+		}
+	}
+}
+
+// Addrs parses addresses, also several that spaces separate in one text.
+func Addrs(texts ...string) []netip.Addr {
+	var list []netip.Addr
+	for _, t := range strings.Fields(strings.Join(texts, " ")) {
+		list = append(list, Addr(t))
+	}
+	return list
+}
+
+// To is a route that forwards to endpoints, which are separated by spaces or texts of their own.
+func To(endpoints ...string) state.Route {
+	r := state.Route{Verdict: state.Forward}
+	for _, e := range strings.Fields(strings.Join(endpoints, " ")) {
+		r.Endpoints = append(r.Endpoints, state.Endpoint{Addr: netip.MustParseAddrPort(e)})
+	}
+	return r
 }

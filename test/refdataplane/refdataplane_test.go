@@ -9,6 +9,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/probe"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 	"github.com/switchyard-net/switchyard/test/refdataplane"
 )
 
@@ -69,13 +70,7 @@ func node() *refdataplane.State {
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-func forward(endpoints string) state.Route {
-	r := state.Route{Verdict: state.Forward}
-	for e := range strings.FieldsSeq(endpoints) {
-		r.Endpoints = append(r.Endpoints, state.Endpoint{Addr: netip.MustParseAddrPort(e)})
-	}
-	return r
-}
+var forward = recordtest.To
 
 // show writes an answer as "forward 10.1.0.1:8080 10.1.0.2:8080~ affinity=ns/web:http/TCP/IPv4", with ~ for masqueraded connections.
 func show(a probe.Answer) string {

@@ -19,6 +19,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/usage"
 )
 
 func TestMain(m *testing.M) {
@@ -240,7 +241,7 @@ func TestRemovePod(t *testing.T) {
 
 // TestCloseLeavesNothing builds and closes labs and counts what the process holds open.
 func TestCloseLeavesNothing(t *testing.T) {
-	before := openFiles(t)
+	before := usage.Files(t)
 	for range 3 {
 		l, err := New(t.Context(), Options{})
 		if err != nil {
@@ -265,7 +266,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 		}
 	}
 	// Servers end soon after, not during Close.
-	await.Until(t, fmt.Sprintf("%d files are open", before), func() bool { return openFiles(t) <= before }, func() any {
+	await.Until(t, fmt.Sprintf("%d files are open", before), func() bool { return usage.Files(t) <= before }, func() any {
 		out, _ := exec.Command("ls", "-l", fmt.Sprintf("/proc/%d/fd", os.Getpid())).Output()
 		return string(out)
 	})
@@ -360,15 +361,6 @@ func interfaces(t *testing.T, h *Host) string {
 		t.Fatal(err)
 	}
 	return strings.Join(names, " ")
-}
-
-func openFiles(t *testing.T) int {
-	t.Helper()
-	files, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return len(files)
 }
 
 // TestFirstPacketIsResent loses the first packet of a connection.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/internal/ebpf/plan"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
 var (
@@ -29,13 +30,7 @@ var (
 	undetecting = plan.Settings{}
 )
 
-func forward(endpoints ...string) state.Route {
-	r := state.Route{Verdict: state.Forward}
-	for _, e := range endpoints {
-		r.Endpoints = append(r.Endpoints, state.Endpoint{Addr: netip.MustParseAddrPort(e)})
-	}
-	return r
-}
+var forward = recordtest.To
 
 // web is a TCP port with a frontend of each kind that sends everybody to the same endpoints.
 func web() state.Port {

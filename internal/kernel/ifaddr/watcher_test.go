@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/netnstest"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
 func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
@@ -93,22 +93,22 @@ func TestWatcher(t *testing.T) {
 	h := newHost(t)
 	h.add("10.0.0.5")
 	w := h.watch()
-	if got, want := w.Addrs(), addrs("10.0.0.5"); !slices.Equal(got, want) {
+	if got, want := w.Addrs(), recordtest.Addrs("10.0.0.5"); !slices.Equal(got, want) {
 		t.Fatalf("at first %v, want %v", got, want)
 	}
 	h.add("fd00::5")
-	expect(t, w, addrs("10.0.0.5 fd00::5"))
+	expect(t, w, recordtest.Addrs("10.0.0.5 fd00::5"))
 	h.add("10.0.0.4")
-	expect(t, w, addrs("10.0.0.4 10.0.0.5 fd00::5"))
+	expect(t, w, recordtest.Addrs("10.0.0.4 10.0.0.5 fd00::5"))
 	h.del("10.0.0.5")
-	expect(t, w, addrs("10.0.0.4 fd00::5"))
+	expect(t, w, recordtest.Addrs("10.0.0.4 fd00::5"))
 
 	lo, err := h.h.LinkByName("lo")
 	h.must(err)
 	h.must(h.h.LinkSetUp(lo))
-	expect(t, w, addrs("10.0.0.4 127.0.0.1 ::1 fd00::5"))
+	expect(t, w, recordtest.Addrs("10.0.0.4 127.0.0.1 ::1 fd00::5"))
 	h.must(h.h.LinkDel(h.link)) // takes its addresses along
-	expect(t, w, addrs("127.0.0.1 ::1"))
+	expect(t, w, recordtest.Addrs("127.0.0.1 ::1"))
 }
 
 // TestServiceDevice: the addresses of Services are not the machine's, and nothing is read again when they change.
@@ -122,12 +122,12 @@ func TestServiceDevice(t *testing.T) {
 		services, err := h.h.LinkByName(name)
 		h.must(err)
 		ignored = append(ignored, services.Attrs().Index)
-		for _, a := range addrs("10.96.0.10 fd00::96") {
+		for _, a := range recordtest.Addrs("10.96.0.10 fd00::96") {
 			h.must(h.h.AddrAdd(services, h.address(a)))
 		}
 	}
 	h.add("10.0.0.6")
-	expect(t, w, addrs("10.0.0.5 10.0.0.6"))
+	expect(t, w, recordtest.Addrs("10.0.0.5 10.0.0.6"))
 
 	var events *os.File
 	h.must(h.ns.Do(func() (err error) { events, err = subscribe(); return err }))
@@ -164,7 +164,7 @@ func TestStorm(t *testing.T) {
 		held[addr] = !held[addr]
 	}
 	h.add("10.1.0.0") // so that the last set is not one that the watcher has seen before
-	want := addrs("10.1.0.0")
+	want := recordtest.Addrs("10.1.0.0")
 	for addr, is := range held {
 		if is {
 			want = append(want, addr)
@@ -195,9 +195,9 @@ func TestOverrun(t *testing.T) {
 	h.add("10.0.0.6")
 	go w.run(events)
 	t.Cleanup(func() { w.Close() })
-	expect(t, w, addrs("10.0.0.6"))
+	expect(t, w, recordtest.Addrs("10.0.0.6"))
 	h.add("10.0.0.7")
-	expect(t, w, addrs("10.0.0.6 10.0.0.7"))
+	expect(t, w, recordtest.Addrs("10.0.0.6 10.0.0.7"))
 }
 
 // TestDuplicateAddress: an IPv6 address that another machine on the link answers for is not served.
@@ -243,15 +243,15 @@ func TestChangesCoalesce(t *testing.T) {
 	if signalled() {
 		t.Error("a signal without a change")
 	}
-	w.set(addrs("10.0.0.1"))
-	w.set(addrs("10.0.0.2"))
+	w.set(recordtest.Addrs("10.0.0.1"))
+	w.set(recordtest.Addrs("10.0.0.2"))
 	if !signalled() {
 		t.Error("no signal for a change")
 	}
 	if signalled() {
 		t.Error("two signals, want one for both changes")
 	}
-	if got := w.Addrs(); !slices.Equal(got, addrs("10.0.0.2")) {
+	if got := w.Addrs(); !slices.Equal(got, recordtest.Addrs("10.0.0.2")) {
 		t.Errorf("addresses %v, want the last ones", got)
 	}
 }
@@ -264,12 +264,4 @@ func TestClose(t *testing.T) {
 	if err := w.Close(); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("closing twice: %v, want os.ErrClosed", err)
 	}
-}
-
-func addrs(s string) []netip.Addr {
-	var a []netip.Addr
-	for f := range strings.FieldsSeq(s) {
-		a = append(a, netip.MustParseAddr(f))
-	}
-	return a
 }

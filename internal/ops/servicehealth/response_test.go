@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/switchyard-net/switchyard/test/await"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
 // serve runs a server on real loopback addresses.
@@ -20,7 +21,7 @@ func serve(t *testing.T, healthy func() bool) *Server { return serveWith(t, Opti
 
 func serveWith(t *testing.T, o Options) *Server {
 	s := New(o)
-	s.SetAddresses(addrs("127.0.0.1", "::1"))
+	s.SetAddresses(recordtest.Addrs("127.0.0.1", "::1"))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- s.Run(ctx) }()

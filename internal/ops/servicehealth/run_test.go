@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
 // network stands in for the kernel.
@@ -141,14 +142,6 @@ func removed(name string) *state.Update {
 	return &state.Update{Removed: []state.ServiceName{{Namespace: "d", Name: name}}}
 }
 
-func addrs(texts ...string) []netip.Addr {
-	var all []netip.Addr
-	for _, text := range texts {
-		all = append(all, netip.MustParseAddr(text))
-	}
-	return all
-}
-
 func TestListensWhereItShould(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, n, events := start(t)
@@ -164,13 +157,13 @@ func TestListensWhereItShould(t *testing.T) {
 		}
 		s.Update(full(record("a", 101), record("b", 0)))
 		expect("without addresses", "", "")
-		s.SetAddresses(addrs("10.0.0.1", "fd00::1"))
+		s.SetAddresses(recordtest.Addrs("10.0.0.1", "fd00::1"))
 		expect("with addresses", "tcp4 10.0.0.1:101, tcp6 [fd00::1]:101", "tcp4 10.0.0.1:101, tcp6 [fd00::1]:101")
-		s.SetAddresses(addrs("10.0.0.2", "fd00::1"))
+		s.SetAddresses(recordtest.Addrs("10.0.0.2", "fd00::1"))
 		expect("another address", "tcp4 10.0.0.2:101, tcp6 [fd00::1]:101", "tcp4 10.0.0.2:101")
 		s.SetAddresses(AllAddresses(state.IPv4, state.IPv6))
 		expect("all addresses", "tcp4 0.0.0.0:101, tcp6 [::]:101", "tcp4 0.0.0.0:101, tcp6 [::]:101")
-		s.SetAddresses(addrs("10.0.0.1"))
+		s.SetAddresses(recordtest.Addrs("10.0.0.1"))
 		expect("one address", "tcp4 10.0.0.1:101", "tcp4 10.0.0.1:101")
 		s.Update(delta(record("a", 101, 5, 5)))
 		expect("other numbers", "tcp4 10.0.0.1:101", "")
@@ -199,7 +192,7 @@ func TestPortInUse(t *testing.T) {
 		s, n, events := start(t)
 		inUse := &net.OpError{Op: "listen", Net: "tcp4", Addr: net.TCPAddrFromAddrPort(netip.MustParseAddrPort("10.0.0.1:101")), Err: syscall.EADDRINUSE}
 		n.setErr("10.0.0.1:101", inUse)
-		s.SetAddresses(addrs("10.0.0.1", "10.0.0.2"))
+		s.SetAddresses(recordtest.Addrs("10.0.0.1", "10.0.0.2"))
 		s.Update(full(record("a", 101)))
 		synctest.Wait()
 		if got := n.listening(); got != "tcp4 10.0.0.2:101" {
@@ -234,7 +227,7 @@ func TestAddressThatIsNotThereYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, n, events := start(t)
 		n.setErr("[fd00::1]:101", syscall.EADDRNOTAVAIL)
-		s.SetAddresses(addrs("fd00::1"))
+		s.SetAddresses(recordtest.Addrs("fd00::1"))
 		s.Update(full(record("a", 101)))
 		synctest.Wait()
 		if len(*events) != 1 || !strings.Contains((*events)[0], "no interface of this node has the address fd00::1") {
@@ -256,7 +249,7 @@ func TestTwoServicesWantOnePort(t *testing.T) {
 			defer s.mu.Unlock()
 			return s.ports[101].owner.Name
 		}
-		s.SetAddresses(addrs("10.0.0.1"))
+		s.SetAddresses(recordtest.Addrs("10.0.0.1"))
 		s.Update(full(record("b", 101), record("c", 101)))
 		synctest.Wait()
 		if owner() != "b" {
@@ -290,7 +283,7 @@ func TestTwoServicesWantOnePort(t *testing.T) {
 func TestBrokenListenerIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, n, events := start(t)
-		s.SetAddresses(addrs("10.0.0.1"))
+		s.SetAddresses(recordtest.Addrs("10.0.0.1"))
 		s.Update(full(record("a", 101)))
 		synctest.Wait()
 		n.open["tcp4 10.0.0.1:101"].broken <- errors.New("broken")
@@ -315,7 +308,7 @@ func TestUpdatesDoNotWait(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { s.Run(ctx) })
-		s.SetAddresses(addrs("10.0.0.1"))
+		s.SetAddresses(recordtest.Addrs("10.0.0.1"))
 		s.Update(full(record("a", 101)))
 		synctest.Wait()
 		for port := range uint16(100) {

@@ -7,17 +7,12 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
 func endpoint(a string) state.Endpoint { return state.Endpoint{Addr: netip.MustParseAddrPort(a)} }
 
-func forward(endpoints ...string) state.Route {
-	r := state.Route{Verdict: state.Forward}
-	for _, e := range endpoints {
-		r.Endpoints = append(r.Endpoints, endpoint(e))
-	}
-	return r
-}
+var forward = recordtest.To
 
 func none(Key) bool { return false }
 
