@@ -7,8 +7,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,8 +15,6 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
-	"github.com/google/go-cmp/cmp"
-	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/switchyard-net/switchyard/internal/admin/top/toptest"
 	"github.com/switchyard-net/switchyard/internal/diagnosis"
@@ -57,46 +53,19 @@ func onScreen(width, height int) *live {
 
 // TestScreens: testdata/screens.txtar has what is on terminals of 80 and 140 columns, after some keys.
 func TestScreens(t *testing.T) {
-	path := filepath.Join("testdata", "screens.txtar")
-	want, err := txtar.ParseFile(path)
-	if err != nil && !*update {
-		t.Fatal(err)
-	}
-	got := &txtar.Archive{Comment: []byte("What is on terminals of 24 lines. go test -run TestScreens -update writes it anew.\n")}
-	for _, width := range []int{80, 140} {
-		for _, c := range []struct{ name, keys string }{
-			{"progress", "-"}, {"table", ""}, {"below", "end"}, {"filter", "/ 1 1"}, {"namespace, slowest first", "n n s s"}, {"faults first, paused", "s p down"}, {"explained", "e"},
-		} {
-			l := onScreen(width, 24)
-			if c.keys != "-" {
-				l.Update(explainMsg(func(r *result, c probe.Client) (string, error) {
-					return fmt.Sprintf("%v -> %v\n✓ FORWARDED: %s\n", c, r.packet.Dst, strings.Repeat("because ", 15)), nil
-				}))
-				l.Update(viewMsg{testView()})
-				toptest.Press(l, strings.Fields(c.keys)...)
-			}
-			screen := l.screen()
-			got.Files = append(got.Files, txtar.File{Name: fmt.Sprintf("%d columns: %s", width, c.name), Data: []byte(screen + "\n")})
-			lines := strings.Split(screen, "\n")
-			if len(lines) > 24 {
-				t.Errorf("%d columns, %s: %d lines", width, c.name, len(lines))
-			}
-			for _, line := range lines {
-				if n := ansi.StringWidth(line); n > width {
-					t.Errorf("%d columns, %s: a line has %d: %s", width, c.name, n, line)
-				}
-			}
+	toptest.Screens(t, *update, 24, []int{80, 140}, [][2]string{
+		{"progress", "-"}, {"table", ""}, {"below", "end"}, {"filter", "/ 1 1"}, {"namespace, slowest first", "n n s s"}, {"faults first, paused", "s p down"}, {"explained", "e"},
+	}, func(width int, keys string) string {
+		l := onScreen(width, 24)
+		if keys != "-" {
+			l.Update(explainMsg(func(r *result, c probe.Client) (string, error) {
+				return fmt.Sprintf("%v -> %v\n✓ FORWARDED: %s\n", c, r.packet.Dst, strings.Repeat("because ", 15)), nil
+			}))
+			l.Update(viewMsg{testView()})
+			toptest.Press(l, strings.Fields(keys)...)
 		}
-	}
-	if *update {
-		if err := os.WriteFile(path, txtar.Format(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if d := cmp.Diff(strings.Split(string(txtar.Format(want)), "\n"), strings.Split(string(txtar.Format(got)), "\n")); d != "" {
-		t.Errorf("screens (-want +got):\n%s", d)
-	}
+		return l.screen()
+	}, func(line string) string { return line })
 }
 
 // TestTheLastColumnIsKept: a terminal that does what it is sent shows what the table is, to the mark in the last column.

@@ -28,24 +28,11 @@ import (
 	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
-func newNS(t testing.TB) *netns.NS {
-	t.Helper()
-	ns := netnstest.New(t)
-	return ns
-}
-
-func inNS(t testing.TB, ns *netns.NS, fn func() error) {
-	t.Helper()
-	if err := ns.Do(fn); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func newBackend(t testing.TB, ns *netns.NS, o Options) *Backend {
 	t.Helper()
 	var b *Backend
 	o.TakeOver = time.Minute // a program that another test starts has our sockets, too, for a moment
-	inNS(t, ns, func() (err error) { b, err = New(t.Context(), o); return err })
+	netnstest.Do(t, ns, func() (err error) { b, err = New(t.Context(), o); return err })
 	t.Cleanup(func() { closeBackend(t, b) })
 	return b
 }
@@ -106,24 +93,14 @@ var reconcilers backendtest.Reconcilers
 
 func apply(t testing.TB, b *Backend, u *state.Update) backend.Result {
 	t.Helper()
-	r, err := reconcilers.Of(b).Apply(t.Context(), u)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := reconcilers.Apply(t, b, u)
 	if len(r.Failed) > 0 {
 		t.Fatalf("services failed: %v", r.Failed)
 	}
 	return r
 }
 
-func verify(t testing.TB, b *Backend) backend.Result {
-	t.Helper()
-	r, err := b.Verify(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
+var verify = backendtest.Verify
 
 // everything is a small cluster with everything in it.
 func everything() []*state.Service {
@@ -160,7 +137,7 @@ func TestRestartWritesDifferences(t *testing.T) {
 			"counters":     {Counters: true},
 			"prefix":       {LocalDetector: state.LocalDetector{InterfacePrefix: "veth"}, MasqueradeBit: new(31)},
 		} {
-			ns := newNS(t)
+			ns := netnstest.New(t)
 			o.Variant = v
 			b := newBackend(t, ns, o)
 			apply(t, b, recordtest.Full(everything()...))
@@ -237,7 +214,7 @@ func TestDrift(t *testing.T) {
 				run(t, ns, "ipset", "create", "SWY-4-INTRUDER", "hash:ip")
 			}},
 		} {
-			ns := newNS(t)
+			ns := netnstest.New(t)
 			iptables := func(args ...string) { run(t, ns, "iptables-"+string(v), args...) }
 			iptables("-A", "FORWARD", "-s", "198.51.100.1", "-j", "DROP")
 			b := newBackend(t, ns, Options{Variant: v})
@@ -289,17 +266,17 @@ func chainOf(t *testing.T, ns *netns.NS, family string, v Variant, prefix string
 // TestCleanup removes everything that is ours, and nothing else.
 func TestCleanup(t *testing.T) {
 	forBothVariants(t, func(t *testing.T, v Variant) {
-		ns := newNS(t)
+		ns := netnstest.New(t)
 		iptables := func(args ...string) { run(t, ns, "iptables-"+string(v), args...) }
 		iptables("-t", "nat", "-N", "FOREIGN")
 		iptables("-t", "nat", "-A", "PREROUTING", "-s", "198.51.100.2", "-j", "FOREIGN")
 		run(t, ns, "ipset", "create", "FOREIGN", "hash:ip")
 		cleanup := func() (removed bool) {
-			inNS(t, ns, func() (err error) { removed, err = Cleanup(t.Context()); return err })
+			netnstest.Do(t, ns, func() (err error) { removed, err = Cleanup(t.Context()); return err })
 			return removed
 		}
 		programmed := func() (held bool) {
-			inNS(t, ns, func() (err error) { held, err = Programmed(); return err })
+			netnstest.Do(t, ns, func() (err error) { held, err = Programmed(); return err })
 			return held
 		}
 		if programmed() || cleanup() {
@@ -331,7 +308,7 @@ func TestCleanup(t *testing.T) {
 // TestForeignReference has a rule of somebody else lead to a chain of ours that is to go. The rule stays, and the chain is empty.
 func TestForeignReference(t *testing.T) {
 	forBothVariants(t, func(t *testing.T, v Variant) {
-		ns := newNS(t)
+		ns := netnstest.New(t)
 		b := newBackend(t, ns, Options{Variant: v})
 		web := recordtest.DualStack("web", 1, 3, 0)
 		apply(t, b, recordtest.Full(web))
@@ -361,7 +338,7 @@ func TestForeignReference(t *testing.T) {
 // TestFailureLeavesThingsAsTheyWere lets iptables-restore fail. What was applied before is still desired, and the next attempt succeeds, also
 // if the service that failed is gone by then.
 func TestFailureLeavesThingsAsTheyWere(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	b := newBackend(t, ns, Options{Variant: NFT})
 	web, api := recordtest.DualStack("web", 1, 3, 0), recordtest.EveryKind("api", 2, 20, time.Hour)
 	apply(t, b, recordtest.Full(web))
@@ -390,7 +367,7 @@ func TestFailureLeavesThingsAsTheyWere(t *testing.T) {
 // TestUnknownValueKeepsWhatItHad gives a service a value of a later version. It keeps its frontends, but for one that another service gets, with
 // the same update or later.
 func TestUnknownValueKeepsWhatItHad(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	b := newBackend(t, ns, Options{Variant: NFT})
 	web := recordtest.EveryKind("web", 1, 3, 0)
 	apply(t, b, recordtest.Full(web))
@@ -418,7 +395,7 @@ func TestUnknownValueKeepsWhatItHad(t *testing.T) {
 
 // TestRulesAreCounted compares what OnRules reports with what iptables-save lists.
 func TestRulesAreCounted(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	got := map[string]int{}
 	b := newBackend(t, ns, Options{Variant: Legacy, OnRules: func(table string, f state.Family, total, _ int) {
 		got[fmt.Sprint(f, table)] = total
@@ -437,7 +414,7 @@ func TestRulesAreCounted(t *testing.T) {
 
 // TestOtherVariantIsLeft changes the variant with a restart. The rules of the first one go, and its clients with affinity stay.
 func TestOtherVariantIsLeft(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	before := tables(t, ns, NFT)
 	first := newBackend(t, ns, Options{Variant: NFT})
 	apply(t, first, recordtest.Full(everything()...))
@@ -469,7 +446,7 @@ func affinitySetOf(t *testing.T, ns *netns.NS) string {
 // TestReturningEndpoint has an endpoint leave and come back. A process that ended in between has left its set of clients, who have had another endpoint
 // since: none of them is remembered.
 func TestReturningEndpoint(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	b := newBackend(t, ns, Options{Variant: NFT})
 	apply(t, b, recordtest.Full(recordtest.DualStack("sticky", 1, 1, time.Hour)))
 	set := affinitySetOf(t, ns)
@@ -494,7 +471,7 @@ func TestReturningEndpoint(t *testing.T) {
 
 // TestStartIsVerified has a process start after another one, which may have been killed while a program of its was changing the tables.
 func TestStartIsVerified(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	for _, wantVerify := range []bool{false, true} {
 		b := newBackend(t, ns, Options{Variant: Legacy})
 		apply(t, b, recordtest.Full(recordtest.DualStack("first", 1, 1, 0)))
@@ -514,7 +491,7 @@ func TestStartIsVerified(t *testing.T) {
 
 // TestRepairsAreNotLimited has somebody delete the rules twice in a row, as soon as they are there.
 func TestRepairsAreNotLimited(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	for _, v := range []Variant{NFT, Legacy} {
 		b := newBackend(t, ns, Options{Variant: v})
 		apply(t, b, recordtest.Full(recordtest.DualStack("first", 1, 1, 0)))
@@ -548,7 +525,7 @@ func (f *fewSets) Destroy(name string) error {
 
 // TestNoRoomForAffinity lets the kernel run out of sets. Services with affinity fail, and the others are programmed, in the same update and later.
 func TestNoRoomForAffinity(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	b := newBackend(t, ns, Options{Variant: NFT})
 	apply(t, b, recordtest.Full(recordtest.DualStack("first", 1, 1, 0)))
 	b.sets = &fewSets{b.sets, 8}
@@ -584,7 +561,7 @@ func TestVariantIsPicked(t *testing.T) {
 		"hint of nft":            {[][]string{{"iptables-legacy", "-A", "FORWARD", "-j", "ACCEPT"}, {"iptables-nft", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT"}}, NFT},
 		"canary of an older one": {[][]string{{"iptables-legacy", "-t", "mangle", "-N", "KUBE-KUBELET-CANARY"}}, Legacy},
 	} {
-		ns := newNS(t)
+		ns := netnstest.New(t)
 		for _, command := range c.prepare {
 			run(t, ns, command[0], command[1:]...)
 		}
@@ -595,7 +572,7 @@ func TestVariantIsPicked(t *testing.T) {
 }
 
 func TestMissingPrograms(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	if err := ns.Do(Available); err != nil {
 		t.Errorf("not available: %v", err)
 	}
@@ -614,8 +591,8 @@ func TestMissingPrograms(t *testing.T) {
 // TestRouteLocalnetGoes: the sysctl that NodePorts on loopback addresses take does not outlive the rules that keep others away from them.
 func TestRouteLocalnetGoes(t *testing.T) {
 	forBothVariants(t, func(t *testing.T, v Variant) {
-		ns := newNS(t)
-		inNS(t, ns, func() error {
+		ns := netnstest.New(t)
+		netnstest.Do(t, ns, func() error {
 			lo, err := netlink.LinkByName("lo")
 			if err != nil {
 				return err
@@ -637,10 +614,10 @@ func TestRouteLocalnetGoes(t *testing.T) {
 // the other one is a server at the very address of the frontend.
 func TestRemovalLeavesPacketsToOthers(t *testing.T) {
 	forBothVariants(t, func(t *testing.T, v Variant) {
-		ns := newNS(t)
+		ns := netnstest.New(t)
 		web := recordtest.Service("web", recordtest.ClusterIPPort(state.IPv4, state.TCP, 1, recordtest.Endpoints(state.IPv4, 1, 1)))
 		frontend := netip.AddrPortFrom(web.Ports[0].Frontends[0].Addr, web.Ports[0].Frontends[0].Port)
-		inNS(t, ns, func() error {
+		netnstest.Do(t, ns, func() error {
 			lo, err := netlink.LinkByName("lo")
 			if err != nil {
 				return err

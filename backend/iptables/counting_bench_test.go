@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/recordtest"
 	"github.com/switchyard-net/switchyard/test/usage"
 )
@@ -78,7 +79,7 @@ func benchmarkCounters(b *testing.B, services int, o Options) {
 
 // sendMany sends datagrams to one service after the other, from a port of its own each, and returns the processor time that it took.
 func (c *counting) sendMany(services []*state.Service, datagrams int) (took time.Duration) {
-	inNS(c.t, c.ns, func() error {
+	netnstest.Do(c.t, c.ns, func() error {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		before := usage.Thread()

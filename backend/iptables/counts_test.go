@@ -32,8 +32,8 @@ type counting struct {
 }
 
 func newCounting(t testing.TB) *counting {
-	c := &counting{t: t, ns: newNS(t), r: rand.New(rand.NewPCG(1, 1)), port: 10_000, records: map[string]*state.Service{}, want: map[state.FrontendKey]backend.Counts{}}
-	inNS(t, c.ns, func() error {
+	c := &counting{t: t, ns: netnstest.New(t), r: rand.New(rand.NewPCG(1, 1)), port: 10_000, records: map[string]*state.Service{}, want: map[state.FrontendKey]backend.Counts{}}
+	netnstest.Do(t, c.ns, func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
 			return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
@@ -16,7 +17,7 @@ import (
 // that shows.
 func TestInspect(t *testing.T) {
 	forBothVariants(t, func(t *testing.T, v Variant) {
-		ns := newNS(t)
+		ns := netnstest.New(t)
 		for _, f := range recordtest.Families {
 			setAddr(t, ns, recordtest.NodeAddr(f).String())
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/backendtest"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
@@ -38,7 +39,7 @@ func BenchmarkForeignCommits(b *testing.B) {
 }
 
 func benchmarkForeignCommits(b *testing.B, v Variant, services int) {
-	ns := newNS(b)
+	ns := netnstest.New(b)
 	dataplane := newBackend(b, ns, Options{Variant: v})
 	clusterIP := func(n, endpoint int) *state.Service {
 		return recordtest.Service(fmt.Sprintf("s%d", n), recordtest.ClusterIPPort(state.IPv4, state.TCP, n, recordtest.Endpoints(state.IPv4, endpoint, 5)))
@@ -172,7 +173,7 @@ type judge struct {
 
 func newJudge(b *testing.B, ns *netns.NS, v Variant) *judge {
 	j := &judge{b: b, want: map[state.Family]map[rules.ChainID]int{}}
-	inNS(b, ns, func() (err error) {
+	netnstest.Do(b, ns, func() (err error) {
 		if v == NFT {
 			j.kernel, err = openGeneration()
 		} else {

@@ -14,6 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/iptables/internal/rules"
 	"github.com/switchyard-net/switchyard/internal/kernel/ipset"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
@@ -59,9 +60,9 @@ func (m *moments) Close()       { m.sets.Close() }
 // TestCount: a change of ours by somebody else is told from all that others do in the same tables, by how many rules chains have and lead to them.
 func TestCount(t *testing.T) {
 	forBothVariants(t, func(t *testing.T, v Variant) {
-		ns := newNS(t)
+		ns := netnstest.New(t)
 		b := newBackend(t, ns, Options{Variant: v, Counters: true, NodePortAddresses: state.NodePortAddresses{CIDRs: recordtest.Prefixes("127.0.0.0/8")}})
-		inNS(t, ns, func() error {
+		netnstest.Do(t, ns, func() error {
 			lo, err := netlink.LinkByName("lo")
 			if err != nil {
 				return err
@@ -116,7 +117,7 @@ func TestCount(t *testing.T) {
 
 // TestOddTable: what is not laid out as expected is an error.
 func TestOddTable(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	b := newBackend(t, ns, Options{Variant: Legacy})
 	apply(t, b, recordtest.Full(everything()[0]))
 	b.watcher.mu.Lock()
@@ -139,7 +140,7 @@ func TestOddTable(t *testing.T) {
 // such as between our last change and the look at what it has made of the tables. It is noticed, and repaired.
 func TestForeignChangeAtAnyMoment(t *testing.T) {
 	forBothVariants(t, func(t *testing.T, v Variant) {
-		ns := newNS(t)
+		ns := netnstest.New(t)
 		flush := func() { run(t, ns, fmt.Sprintf("iptables-%s", v), "-t", "nat", "-F") }
 		b := newBackend(t, ns, Options{Variant: v})
 		m := &moments{kernel: b.watcher.kernel, sets: b.sets, intrude: flush}

@@ -8,13 +8,14 @@ import (
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
 // TestLengthsComeAhead: when a Service brings the first range of some length, the firewall asks for that length before any frontend
 // is restricted to it. A start has everything at once: there is no packet that must meet a half.
 func TestLengthsComeAhead(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	conn := dial(t, ns)
 	var seen []string // after each commit
 	var b *Backend

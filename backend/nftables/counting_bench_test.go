@@ -13,6 +13,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/usage"
 )
 
@@ -102,7 +103,7 @@ func BenchmarkWaysToCount(b *testing.B) {
 				for left := b.N; left > 0; left -= connectionsPerNS {
 					node := newPacketNode(b)
 					if w.accounting {
-						inNS(b, node.ns, func() error { return os.WriteFile("/proc/sys/net/netfilter/nf_conntrack_acct", []byte("1"), 0) })
+						netnstest.Do(b, node.ns, func() error { return os.WriteFile("/proc/sys/net/netfilter/nf_conntrack_acct", []byte("1"), 0) })
 					}
 					programmed = w.program(b, node.ns, services)
 					took += node.send(b, firstDatagram(), min(left, connectionsPerNS), func(packet []byte, i int) {
@@ -124,7 +125,7 @@ func BenchmarkMemoryToCount(b *testing.B) {
 	for _, w := range waysToCount {
 		b.Run(w.name, func(b *testing.B) {
 			for b.Loop() {
-				ns := newNS(b)
+				ns := netnstest.New(b)
 				before := kernelMemory(b)
 				w.program(b, ns, services)
 				b.ReportMetric(float64(kernelMemory(b)-before)/services, "bytes/service")

@@ -31,7 +31,7 @@ type counting struct {
 }
 
 func newCounting(t *testing.T) *counting {
-	c := &counting{t: t, ns: newNS(t), want: map[state.FrontendKey]backend.Counts{}, port: 10_000}
+	c := &counting{t: t, ns: netnstest.New(t), want: map[state.FrontendKey]backend.Counts{}, port: 10_000}
 	netnstest.Outward(t, c.ns, "192.0.2.1/24", "2001:db8::1/64")
 	return c
 }
@@ -220,7 +220,7 @@ func TestCountAbove(t *testing.T) {
 	}
 	nftCommand(t, c.ns, "add table inet watch; add chain inet watch marked { type filter hook postrouting priority 0; }; "+
 		"add rule inet watch marked ip daddr 10.96.0.1 meta mark & 0x4000 != 0 counter; add rule inet watch marked ip6 daddr fd00:10:96::1 meta mark & 0x4000 != 0 counter")
-	inNS(t, c.ns, func() error { // as addresses of virtual servers are
+	netnstest.Do(t, c.ns, func() error { // as addresses of virtual servers are
 		dev, err := netlink.LinkByName("out")
 		if err != nil {
 			return err

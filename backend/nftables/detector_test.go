@@ -9,6 +9,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // nodeWith returns the node of the tests with a detector of its own.
@@ -21,7 +22,7 @@ func nodeWith(d *state.LocalDetector) *state.Node {
 // TestNodeSaysWhoIsAPod: which clients are pods is a part of the node, and may change with any update. The options count
 // as long as the node does not say.
 func TestNodeSaysWhoIsAPod(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	own := Options{LocalDetector: detectPods(families...)}
 	b := newBackend(t, ns, own)
 	apply(t, b, full(someServices()...))
@@ -68,7 +69,7 @@ func (k *refusing) Commit(b *nft.Batch) error {
 
 // TestDetectorOfAFailedUpdate: an update that fails changes nothing, and its detector does not count either.
 func TestDetectorOfAFailedUpdate(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	k := &refusing{}
 	b := openBackend(t, ns, Options{}, func(c *nft.Conn) kernel { k.kernel = c; return k })
 	first := full(someServices()...)
@@ -95,7 +96,7 @@ func TestDetectorOfAFailedUpdate(t *testing.T) {
 
 // TestNodeSaysWhereNodePortsAre: so are the addresses of NodePorts.
 func TestNodeSaysWhereNodePortsAre(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	addDevice(t, ns, "192.0.2.7/24", "2001:db8::7/64")
 	b := newBackend(t, ns, Options{NodePortAddresses: state.NodePortAddresses{Primary: true}})
 	apply(t, b, full(someServices()...))

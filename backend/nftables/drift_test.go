@@ -14,6 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/await"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // disturbed waits for the dataplane to say that something has happened.
@@ -100,7 +101,7 @@ func TestDrift(t *testing.T) {
 	} {
 		for way, limits := range waysToRead {
 			t.Run(c.name+", "+way, func(t *testing.T) {
-				ns := newNS(t)
+				ns := netnstest.New(t)
 				conn := dial(t, ns)
 				nftCommand(t, ns, `add table ip foreign; add set ip foreign s { type ipv4_addr; elements = { 10.0.0.1 } };`+
 					`add chain ip foreign c { type filter hook input priority 0; }; add rule ip foreign c ip saddr @s accept;`+
@@ -157,7 +158,7 @@ func deleteARule(t *testing.T, run func(...string) string) {
 
 // TestForeignChanges is about commits to other tables alone: each is looked into, and nothing is repaired.
 func TestForeignChanges(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	conn := dial(t, ns)
 	counting := &countingKernel{}
 	b := openBackend(t, ns, Options{}, func(c *nft.Conn) kernel { counting.kernel = sharedKernel{c}; return counting })
@@ -198,7 +199,7 @@ func (k *countingKernel) ReadSkeleton(t nft.Table) (*nft.Skeleton, error) {
 
 // TestNodePortAddressesFollow changes the addresses of an interface.
 func TestNodePortAddressesFollow(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	conn := dial(t, ns)
 	counting := &countingKernel{}
 	b := openBackend(t, ns, Options{NodePortAddresses: state.NodePortAddresses{
@@ -258,7 +259,7 @@ func TestNodePortAddressesFollow(t *testing.T) {
 // TestNodePortAddressesKept: the addresses are selected again only once something is another that they follow from, so that a change of a Service
 // costs the same on a node with many. Whatever changes, they are right.
 func TestNodePortAddressesKept(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	addDevice(t, ns, "192.0.2.7/24", "198.51.100.7/24", "2001:db8::7/64")
 	b := newBackend(t, ns, Options{NodePortAddresses: state.NodePortAddresses{CIDRs: []netip.Prefix{prefix("192.0.2.0/24")}}})
 	apply(t, b, full(everyKind("every", 1, 3, 0)))

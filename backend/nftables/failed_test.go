@@ -17,12 +17,13 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 func TestCleanup(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	cleanup := func() (removed bool) {
-		inNS(t, ns, func() (err error) { removed, err = Cleanup(t.Context()); return err })
+		netnstest.Do(t, ns, func() (err error) { removed, err = Cleanup(t.Context()); return err })
 		return removed
 	}
 	if cleanup() {
@@ -56,7 +57,7 @@ func TestBadOptions(t *testing.T) {
 			t.Errorf("MasqueradeBit %d: %v, %v", bit, b, err)
 		}
 	}
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	for _, bit := range []int{0, 31} {
 		b := newBackend(t, ns, Options{MasqueradeBit: &bit})
 		apply(t, b, full(someServices()...))
@@ -66,7 +67,7 @@ func TestBadOptions(t *testing.T) {
 
 // TestNothingBeforeApply: a dataplane that has applied nothing changes nothing.
 func TestNothingBeforeApply(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	c := dial(t, ns)
 	b := newBackend(t, ns, Options{})
 	foreignCommit(t, c)
@@ -84,7 +85,7 @@ const most = 16384
 
 // TestTooManyEndpoints: such a service keeps what it had, and others are programmed.
 func TestTooManyEndpoints(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	c := dial(t, ns)
 	b := newBackend(t, ns, Options{})
 	few, many := dualStack("big", 1, 3, 0), dualStack("big", 1, most+1, 0)
@@ -170,7 +171,7 @@ func TestIsolate(t *testing.T) {
 		{"two of them", false, false, []int{0, 19}}, {"all of them", false, false, []int{0, 1, 2, 3, 4}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			ns := newNS(t)
+			ns := netnstest.New(t)
 			conn := dial(t, ns)
 			picky := &pickyKernel{poison: []string{string(poison[:])}}
 			b := openBackend(t, ns, Options{}, func(c *nft.Conn) kernel { picky.kernel = c; return picky })
@@ -266,7 +267,7 @@ func TestIsolateAfterRestart(t *testing.T) {
 	next := slices.Replace(all(2), badOne, badOne+1, bad)
 	for name, replaced := range map[string]bool{"the same layout": false, "another layout": true} {
 		t.Run(name, func(t *testing.T) {
-			ns := newNS(t)
+			ns := netnstest.New(t)
 			conn := dial(t, ns)
 			first := newBackend(t, ns, Options{})
 			apply(t, first, full(append(all(3), good(30, 3))...)) // 30 is gone when the next process starts
@@ -360,7 +361,7 @@ func (k *interruptedKernel) ReadSkeleton(t nft.Table) (*nft.Skeleton, error) {
 // TestAbortedSearchForgetsNothing: an update deletes a service, and the kernel refuses another one in it. The search for that one cannot
 // read the tables after its first step, which no longer knows the deleted service. When the update comes again, it is deleted.
 func TestAbortedSearchForgetsNothing(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	conn := dial(t, ns)
 	poison := endpointsOf(state.IPv4, 999, 1)
 	bytes := poison[0].Addr.Addr().As4()
@@ -398,7 +399,7 @@ func TestAbortedSearchForgetsNothing(t *testing.T) {
 
 // TestTooManyEndpointsAfterRestart: a new process finds a service in the kernel that has more endpoints by now than it programs.
 func TestTooManyEndpointsAfterRestart(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	c := dial(t, ns)
 	b := newBackend(t, ns, Options{})
 	few, many := dualStack("big", 1, 3, 0), dualStack("big", 1, most+1, 0)
@@ -443,7 +444,7 @@ func TestFailedServiceYields(t *testing.T) {
 	} {
 		for _, how := range []string{"one update", "one full update", "one after the other", "after a restart", "a full update after a restart"} {
 			t.Run(why+", "+how, func(t *testing.T) {
-				ns := newNS(t)
+				ns := netnstest.New(t)
 				conn := dial(t, ns)
 				k, picky := &narrowKernel{errno: syscall.EMSGSIZE}, &pickyKernel{poison: []string{string(bytes[:])}}
 				start := func() *Backend {
@@ -522,7 +523,7 @@ func ownSlots(t *testing.T, c *nft.Conn, p state.Port) int {
 
 // TestFailedServiceIsGone: a full update no longer has a service that failed before, and gives one of its frontends to another.
 func TestFailedServiceIsGone(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	conn := dial(t, ns)
 	b := newBackend(t, ns, Options{})
 	port := func(n, endpoints int) state.Port {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // fillKernel calls a function before each commit, which may refuse it, and one after it.
@@ -39,7 +40,7 @@ func (k *fillKernel) Commit(b *nft.Batch) error {
 
 // newFill returns a kernel, the backend of a network namespace on it, and a connection of the test's own.
 func newFill(t *testing.T) (*fillKernel, *nft.Conn, func() *Backend) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	k := &fillKernel{}
 	return k, dial(t, ns), func() *Backend {
 		return openBackend(t, ns, Options{}, func(c *nft.Conn) kernel { k.kernel, k.made = c, 0; return k })

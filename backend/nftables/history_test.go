@@ -27,6 +27,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/randcluster"
 )
 
@@ -39,7 +40,7 @@ var (
 // exactly what a fresh start would write.
 func TestHistories(t *testing.T) {
 	if *oneSeed >= 0 {
-		if _, err := playHistory(t, newNS(t), uint64(*oneSeed)); err != nil {
+		if _, err := playHistory(t, netnstest.New(t), uint64(*oneSeed)); err != nil {
 			t.Fatal(err)
 		}
 		return
@@ -51,7 +52,7 @@ func TestHistories(t *testing.T) {
 	var next, failures, lost, restarts, remembered, resets atomic.Int64
 	var wg sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
-		ns := newNS(t)
+		ns := netnstest.New(t)
 		wg.Go(func() {
 			for seed := next.Add(1) - 1; seed < int64(limit) && !t.Failed(); seed = next.Add(1) - 1 {
 				r, err := playHistory(t, ns, uint64(seed))
@@ -120,7 +121,7 @@ func playHistory(t testing.TB, ns *netns.NS, seed uint64) (*historyRun, error) {
 	ways := slices.Sorted(maps.Keys(waysToRead))
 	r.limits = waysToRead[ways[r.rng.IntN(len(ways))]]
 	r.flows = &flowTable{rng: r.rng}
-	inNS(t, ns, func() error { _, err := Cleanup(t.Context()); return err })
+	netnstest.Do(t, ns, func() error { _, err := Cleanup(t.Context()); return err })
 	r.start()
 	defer func() { closeBackend(r.backend) }()
 	return r, r.play()

@@ -14,13 +14,14 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
 // TestInspect reads back what the kernel holds for each frontend of services of all kinds, and for clients inside and outside: it is what was
 // applied. An element that somebody deletes is missed.
 func TestInspect(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	b := newSharedBackend(t, ns, Options{})
 	b.inspector.finder = dial(t, ns)
 	services := []*state.Service{
@@ -100,7 +101,7 @@ func (f *fakeFinder) Close() error {
 // TestInspectDuringClose: while another mode replaces the dataplane, and afterwards, questions use no closed socket.
 // Its number may be another socket's by then.
 func TestInspectDuringClose(t *testing.T) {
-	b, f := newSharedBackend(t, newNS(t), Options{}), &fakeFinder{T: t}
+	b, f := newSharedBackend(t, netnstest.New(t), Options{}), &fakeFinder{T: t}
 	b.inspector.finder = f
 	key := state.FrontendKey{Family: state.IPv4, Protocol: state.TCP, Addr: netip.MustParseAddr("10.96.0.1"), Port: 80}
 	var asking sync.WaitGroup

@@ -14,6 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // readingKernel takes down which sets are dumped.
@@ -32,7 +33,7 @@ func (k *readingKernel) Elems(t nft.Table, set string) ([]nft.Elem, error) {
 func TestLargeSetsAreLookedUp(t *testing.T) {
 	for name, limits := range map[string]ruleset.Limits{"dump": {Rewrite: 1 << 30}, "rewrite": {}} {
 		t.Run(name, func(t *testing.T) {
-			ns := newNS(t)
+			ns := netnstest.New(t)
 			conn := dial(t, ns)
 			if ok, err := conn.Has(nft.ElementCounts); err != nil || !ok {
 				t.Skipf("this kernel does not have %s, as Linux %s has: %v", nft.ElementCounts.Name, nft.ElementCounts.Since, err)
@@ -127,7 +128,7 @@ func TestWrongElementInALargeSet(t *testing.T) {
 		"foreign address": func(f state.Family, add, _ func(string, nft.Elem)) { add(hair(f, 9999)) },
 		"other address":   func(f state.Family, add, del func(string, nft.Elem)) { del(hair(f, 1)); add(hair(f, 9999)) },
 	}
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	conn := dial(t, ns)
 	b := newBackend(t, ns, Options{})
 	apply(t, b, full(services...))
@@ -164,7 +165,7 @@ func TestWrongElementInALargeSet(t *testing.T) {
 // TestSlotsOfASmallSet restarts on endpoints in slots that are not in their order, whose set is dumped, while others of the service's elements
 // are looked up.
 func TestSlotsOfASmallSet(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	b := newBackend(t, ns, Options{})
 	var services []*state.Service
 	for n := range 30 {
@@ -189,7 +190,7 @@ func TestSlotsOfASmallSet(t *testing.T) {
 
 // TestFilledHoles restarts on slots of a large Service that should be empty, and hold its first endpoint.
 func TestFilledHoles(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	conn := dial(t, ns)
 	large := dualStack("large", 6, 40, 0) // in the 48 slots of its class
 	b := newBackend(t, ns, Options{})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
@@ -80,7 +81,7 @@ func TestListRuleset(t *testing.T) {
 
 func listAfter(t *testing.T, o Options, u *state.Update) {
 	t.Helper()
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	b := newBackend(t, ns, o)
 	if r := apply(t, b, u); len(r.Failed) > 0 {
 		t.Fatal(r.Failed)
@@ -122,7 +123,7 @@ func listAfter(t *testing.T, o Options, u *state.Update) {
 
 // TestNumbersAreShown: a number looks the same wherever the nft tool shows it, and can be asked for so.
 func TestNumbersAreShown(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	s := restrictedService("a", recordtest.Prefixes("10.0.0.0/24"))
 	apply(t, newBackend(t, ns, Options{}), full(s))
 	shown := func(set, pattern string) string {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // TestRouteLocalnetComesBack resets the sysctl behind a dataplane's back: verification sets it again, where it is needed.
@@ -27,7 +28,7 @@ func TestRouteLocalnetComesBack(t *testing.T) {
 		"NodePorts elsewhere":   {"192.0.2.0/24", "0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ns := newNS(t)
+			ns := netnstest.New(t)
 			addDevice(t, ns, "192.0.2.1/24", "127.0.0.1/8")
 			var log bytes.Buffer
 			o := Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}
@@ -40,7 +41,7 @@ func TestRouteLocalnetComesBack(t *testing.T) {
 				}
 				verify(t, b)
 				var got []byte
-				inNS(t, ns, func() (err error) {
+				netnstest.Do(t, ns, func() (err error) {
 					got, err = os.ReadFile("/proc/sys/net/ipv4/conf/all/route_localnet")
 					return err
 				})

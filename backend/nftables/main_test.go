@@ -18,7 +18,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/backendtest"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
@@ -31,24 +30,11 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 
-func newNS(t testing.TB) *netns.NS {
-	t.Helper()
-	ns := netnstest.New(t)
-	return ns
-}
-
-func inNS(t testing.TB, ns namespace, fn func() error) {
-	t.Helper()
-	if err := ns.Do(fn); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // dial opens a connection of the test's own.
 func dial(t testing.TB, ns *netns.NS) *nft.Conn {
 	t.Helper()
 	var c *nft.Conn
-	inNS(t, ns, func() (err error) { c, err = nft.Dial(); return err })
+	netnstest.Do(t, ns, func() (err error) { c, err = nft.Dial(); return err })
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -77,7 +63,7 @@ type namespace interface{ Do(func() error) error }
 func openBackend(t testing.TB, ns namespace, o Options, wrap func(*nft.Conn) kernel) *Backend {
 	t.Helper()
 	var b *Backend
-	inNS(t, ns, func() error {
+	netnstest.Do(t, ns, func() error {
 		c, err := nft.Dial()
 		if err != nil {
 			return err
@@ -104,23 +90,10 @@ func closeBackend(b *Backend) {
 
 var reconcilers backendtest.Reconcilers
 
-func apply(t testing.TB, b *Backend, u *state.Update) backend.Result {
-	t.Helper()
-	r, err := reconcilers.Of(b).Apply(t.Context(), u)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
-func verify(t testing.TB, b *Backend) backend.Result {
-	t.Helper()
-	r, err := b.Verify(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
+var (
+	apply  = reconcilers.Apply
+	verify = backendtest.Verify
+)
 
 // foreignCommit changes a table that is not ours.
 func foreignCommit(t testing.TB, c *nft.Conn) {
@@ -145,7 +118,7 @@ func runNFT(t testing.TB, ns *netns.NS, args ...string) (output string, inKernel
 		t.Skip("the nft tool is not installed")
 	}
 	var out, warnings strings.Builder
-	inNS(t, ns, func() error {
+	netnstest.Do(t, ns, func() error {
 		cmd := exec.Command(path, args...)
 		cmd.Stdout, cmd.Stderr = &out, &warnings // 1.0.6 warns that its JSON has no word for "update @map"
 		if err = cmd.Run(); err == nil {
@@ -162,7 +135,7 @@ func runNFT(t testing.TB, ns *netns.NS, args ...string) (output string, inKernel
 // addDevice makes a device with addresses.
 func addDevice(t testing.TB, ns *netns.NS, prefixes ...string) (h *netlink.Handle, dev netlink.Link) {
 	t.Helper()
-	inNS(t, ns, func() (err error) { h, err = netlink.NewHandle(); return err })
+	netnstest.Do(t, ns, func() (err error) { h, err = netlink.NewHandle(); return err })
 	t.Cleanup(h.Close)
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "veth-a"

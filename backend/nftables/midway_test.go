@@ -12,6 +12,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/internal/backendtest"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
@@ -36,7 +37,7 @@ func TestEndMidway(t *testing.T) {
 		return all
 	}
 	for after := 1; ; after++ {
-		ns := newNS(t)
+		ns := netnstest.New(t)
 		feed := &backendtest.Feed{}
 		feed.Publish(states(0))
 		b := newBackend(t, ns, Options{})

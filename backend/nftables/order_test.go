@@ -8,6 +8,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // batchRecorder notes the batches that go to the kernel.
@@ -31,7 +32,7 @@ func TestBatchesRepeat(t *testing.T) {
 		others = append(others, everyKind(fmt.Sprintf("s%d", n+4), n+4, 5, 0))
 	}
 	run := func() []string {
-		ns := newNS(t)
+		ns := netnstest.New(t)
 		c := dial(t, ns)
 		var r batchRecorder
 		record := func(c *nft.Conn) kernel {

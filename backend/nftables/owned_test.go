@@ -18,6 +18,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // needsOwnedTables skips a test on kernels that cannot keep others from changing our tables.
@@ -33,7 +34,7 @@ func needsOwnedTables(t *testing.T, c *nft.Conn) {
 
 // TestOwnedTables lets others do to our tables what they like. Nothing comes of it, and it costs nothing to know.
 func TestOwnedTables(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	conn := dial(t, ns)
 	needsOwnedTables(t, conn)
 	counting := &countingKernel{}
@@ -71,7 +72,7 @@ func TestOwnedTables(t *testing.T) {
 
 // TestNextProcessOwns goes through what a process may find: tables of one that had them for itself, and of one that had not.
 func TestNextProcessOwns(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	conn := dial(t, ns)
 	needsOwnedTables(t, conn)
 	start := func(open func(testing.TB, namespace, Options) *Backend, flags nft.TableFlags, written bool) {
@@ -107,7 +108,7 @@ func TestNextProcessOwns(t *testing.T) {
 
 // TestForeignProcessOwnsTheTable is about a process without a lock, such as an administrator's experiment.
 func TestForeignProcessOwnsTheTable(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	conn := dial(t, ns)
 	commitRaw(t, conn, func(b *nft.Batch) { b.CreateTable(table(families[1]), nft.Owned, "an experiment") })
 	b, err := newAt(t, ns, Options{})
@@ -120,7 +121,7 @@ func TestForeignProcessOwnsTheTable(t *testing.T) {
 
 // TestTablesVanish: tables that others cannot change, but that are not as they were all the same, are found by a Verify.
 func TestTablesVanish(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	conn := dial(t, ns)
 	needsOwnedTables(t, conn)
 	b := newBackend(t, ns, Options{})
@@ -145,7 +146,7 @@ func TestTablesVanish(t *testing.T) {
 
 // newAt calls New in a namespace.
 func newAt(t *testing.T, ns *netns.NS, o Options) (b *Backend, err error) {
-	inNS(t, ns, func() error { b, err = New(t.Context(), o); return nil })
+	netnstest.Do(t, ns, func() error { b, err = New(t.Context(), o); return nil })
 	if err == nil {
 		t.Cleanup(func() { closeBackend(b) })
 	}
@@ -154,7 +155,7 @@ func newAt(t *testing.T, ns *netns.NS, o Options) (b *Backend, err error) {
 
 // TestSecondWriter: there is one dataplane for a network namespace.
 func TestSecondWriter(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	conn := dial(t, ns)
 	first, err := newAt(t, ns, Options{Program: "first v1"})
 	if err != nil {
@@ -168,7 +169,7 @@ func TestSecondWriter(t *testing.T) {
 	}
 	_, err = newAt(t, ns, Options{Program: "second v1"})
 	checkRefusal(t, err, "first v1")
-	inNS(t, ns, func() error {
+	netnstest.Do(t, ns, func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		removed, err := Cleanup(ctx)
@@ -196,7 +197,7 @@ func TestSecondWriter(t *testing.T) {
 		t.Errorf("changed: %v", diff)
 	}
 	// Other namespaces are others' own.
-	if _, err := newAt(t, newNS(t), Options{}); err != nil {
+	if _, err := newAt(t, netnstest.New(t), Options{}); err != nil {
 		t.Errorf("in another namespace: %v", err)
 	}
 }
@@ -212,7 +213,7 @@ func checkRefusal(t *testing.T, err error, holder string) {
 
 // TestTakeOver waits for the first dataplane to end, or for its own end.
 func TestTakeOver(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	first, err := newAt(t, ns, Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -221,7 +222,7 @@ func TestTakeOver(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	given := errors.New("given up")
 	time.AfterFunc(50*time.Millisecond, func() { cancel(given) })
-	inNS(t, ns, func() error {
+	netnstest.Do(t, ns, func() error {
 		_, err := New(ctx, Options{TakeOver: time.Hour})
 		if _, inUse := errors.AsType[*nodelock.InUseError](err); !inUse || !errors.Is(err, given) {
 			t.Errorf("after its context has ended: %v", err)
@@ -247,7 +248,7 @@ func TestTakeOver(t *testing.T) {
 // with
 // the same options writes.
 func TestReconfigure(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	conn := dial(t, ns)
 	b := newBackend(t, ns, Options{})
 	apply(t, b, full(someServices()...))
@@ -280,7 +281,7 @@ func TestReconfigure(t *testing.T) {
 func TestOpeningIsTriedAgain(t *testing.T) {
 	failures := 0
 	for seed := range uint64(30) {
-		ns := newNS(t)
+		ns := netnstest.New(t)
 		b := newBackend(t, ns, Options{})
 		apply(t, b, full(someServices()...))
 		closeBackend(b)

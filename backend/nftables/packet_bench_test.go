@@ -118,7 +118,7 @@ type packetNode struct{ ns *netns.NS }
 
 func newPacketNode(b *testing.B) packetNode {
 	b.Helper()
-	ns := newNS(b)
+	ns := netnstest.New(b)
 	netnstest.Outward(b, ns, "192.0.2.1/24")
 	return packetNode{ns}
 }
@@ -130,7 +130,7 @@ func (n packetNode) send(b *testing.B, packet []byte, count int, change func(pac
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var fd int
-	inNS(b, n.ns, func() (err error) {
+	netnstest.Do(b, n.ns, func() (err error) {
 		fd, err = syscall.Socket(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_RAW)
 		return err
 	})
@@ -149,7 +149,7 @@ func (n packetNode) send(b *testing.B, packet []byte, count int, change func(pac
 // BenchmarkGoneEndpoints lets an endpoint leave its service and come back while others are gone, and reads what they have counted.
 func BenchmarkGoneEndpoints(b *testing.B) {
 	for _, gone := range []int{-1, 0, 1, 10_000, ruleset.MaxGone - 1} {
-		ns := newNS(b)
+		ns := netnstest.New(b)
 		dataplane := newBackend(b, ns, Options{ResetRemoved: gone >= 0})
 		many := serviceOf("many", clusterIPPort(state.IPv4, state.TCP, 1, nil))
 		few := serviceOf("many", clusterIPPort(state.IPv4, state.TCP, 1, nil))

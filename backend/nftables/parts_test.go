@@ -17,6 +17,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // narrowKernel has no room for batches of more than so many objects.
@@ -48,7 +49,7 @@ func (k *narrowKernel) ReadSkeleton(t nft.Table) (*nft.Skeleton, error) {
 
 func newNarrowBackend(t *testing.T, k *narrowKernel) (*Backend, *nft.Conn, func() *Backend) {
 	t.Helper()
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	start := func() *Backend {
 		return openBackend(t, ns, Options{}, func(c *nft.Conn) kernel { k.kernel = c; return k })
 	}
@@ -252,7 +253,7 @@ func TestNoRoomForAService(t *testing.T) {
 // TestNoRoomAndLostAnswer: the answer to the first part of an update gets lost, and the next update takes its changes back.
 func TestNoRoomAndLostAnswer(t *testing.T) {
 	k, g := &narrowKernel{errno: syscall.ENOBUFS}, &gap{}
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	b := openBackend(t, ns, Options{}, func(c *nft.Conn) kernel { k.kernel = losing{c, g}; return k })
 	conn := dial(t, ns)
 	all := func(endpoints int) (list []*state.Service) {
@@ -298,7 +299,7 @@ func TestNoRoomForAServiceAgain(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s flushed, found %s, healed %s", c.flushed, c.found, c.healed), func(t *testing.T) {
 			k, g, picky := &narrowKernel{errno: syscall.EMSGSIZE}, &gap{}, &pickyKernel{}
-			ns := newNS(t)
+			ns := netnstest.New(t)
 			b := openBackend(t, ns, Options{}, func(c *nft.Conn) kernel {
 				picky.kernel = losing{sharedKernel{c}, g}
 				k.kernel = picky
@@ -429,7 +430,7 @@ func TestLostServiceYields(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			k, picky, interrupted := &narrowKernel{errno: syscall.EMSGSIZE}, &pickyKernel{}, &interruptedKernel{}
-			ns := newNS(t)
+			ns := netnstest.New(t)
 			start := func() *Backend {
 				return openBackend(t, ns, Options{}, func(c *nft.Conn) kernel {
 					interrupted.kernel = sharedKernel{c}
@@ -482,7 +483,7 @@ func TestLostServiceYields(t *testing.T) {
 // TestNoRoomToReplace: tables of another version are replaced in one transaction or not at all.
 func TestNoRoomToReplace(t *testing.T) {
 	k := &narrowKernel{errno: syscall.EMSGSIZE}
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	b := openBackend(t, ns, Options{}, func(c *nft.Conn) kernel { k.kernel = sharedKernel{c}; return k })
 	conn := dial(t, ns)
 	all := full(dualStack("a", 1, 2, 0), dualStack("b", 2, 2, 0))
@@ -668,7 +669,7 @@ func TestNoRoomWhileIsolating(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			k, picky := &narrowKernel{errno: syscall.EMSGSIZE}, &pickyKernel{poison: []string{string(bytes[:])}}
-			ns := newNS(t)
+			ns := netnstest.New(t)
 			b := openBackend(t, ns, Options{}, func(c *nft.Conn) kernel {
 				picky.kernel = sharedKernel{c}
 				k.kernel = picky

@@ -354,7 +354,7 @@ func TestSamePortAfterAReset(t *testing.T) {
 	r := newRemoval(t)
 	r.start(r.web("near"))
 	var entries *conntrack.Conn
-	inNS(t, r.ns, func() (err error) { entries, err = conntrack.Open(); return err })
+	netnstest.Do(t, r.ns, func() (err error) { entries, err = conntrack.Open(); return err })
 	t.Cleanup(func() { entries.Close() })
 	for i, from := range []*topology.Host{r.lab.Pod("client"), r.lab.Client(), r.lab.Node()} {
 		dst, port := netip.AddrPortFrom(gapLoadBalancer[state.IPv4], 80), uint16(23000+i)
@@ -613,7 +613,7 @@ func (k *narrowResets) Commit(b *nft.Batch) error {
 
 // TestNoRoomForResets: where the kernel has no room for resets, they are given up, and endpoints serve all the same.
 func TestNoRoomForResets(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	conn := dial(t, ns)
 	k := &narrowResets{room: 30}
 	b := openBackend(t, ns, Options{ResetRemoved: true}, func(c *nft.Conn) kernel { k.kernel = c; return k })
@@ -642,7 +642,7 @@ func TestNoRoomForResets(t *testing.T) {
 
 // TestResetTablesAreRepaired changes the tables of resets behind the dataplane's back.
 func TestResetTablesAreRepaired(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	conn := dial(t, ns)
 	b := newSharedBackend(t, ns, Options{ResetRemoved: true})
 	apply(t, b, full(someServices()...))
@@ -671,7 +671,7 @@ func TestResetTablesAreRepaired(t *testing.T) {
 		}
 	}
 	closeBackend(b)
-	inNS(t, ns, func() error { _, err := Cleanup(t.Context()); return err })
+	netnstest.Do(t, ns, func() error { _, err := Cleanup(t.Context()); return err })
 	if text := nftCommand(t, ns, "list", "ruleset"); strings.Contains(text, "switchyard") {
 		t.Errorf("after Cleanup:\n%s", text)
 	}
@@ -695,7 +695,7 @@ func resetDump(t testing.TB, c *nft.Conn) map[string]string {
 // TestOwnedResetTables: where the kernel keeps others from our tables, it also keeps them from the tables of resets. The next process
 // has all of these tables.
 func TestOwnedResetTables(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	conn := dial(t, ns)
 	needsOwnedTables(t, conn)
 	b := newBackend(t, ns, Options{ResetRemoved: true})
@@ -725,7 +725,7 @@ func TestOwnedResetTables(t *testing.T) {
 
 // TestResetsTimeOut: what has timed out is forgotten, and the tables go with the last of it.
 func TestResetsTimeOut(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	conn := dial(t, ns)
 	b := newBackend(t, ns, Options{ResetRemoved: true})
 	apply(t, b, full(dualStack("a", 1, 5, 0)))
@@ -762,7 +762,7 @@ func appendKey(a netip.AddrPort) []byte {
 
 // TestResetHistory applies and withdraws at random, with faults, and compares what the kernel holds with what is gone.
 func TestResetHistory(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	conn := dial(t, ns)
 	k := &faulty{rng: rand.New(rand.NewPCG(3, 1))}
 	o := Options{ResetRemoved: true}

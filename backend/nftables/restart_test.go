@@ -17,6 +17,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
@@ -51,7 +52,7 @@ func restarted(t *testing.T, ns *netns.NS, before Options, first *state.Update, 
 
 func TestRestartWithoutADifference(t *testing.T) {
 	for _, o := range []Options{{}, {LocalDetector: detectPods(families...)}, {LocalDetector: state.LocalDetector{NodeCIDR: true}}} {
-		ns := newNS(t)
+		ns := netnstest.New(t)
 		r, b := restarted(t, ns, o, full(someServices()...), o, full(someServices()...))
 		if r.Written != 0 {
 			t.Errorf("%+v: %d objects written", o, r.Written)
@@ -63,7 +64,7 @@ func TestRestartWithoutADifference(t *testing.T) {
 }
 
 func TestRestartWithOneEndpointLess(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	c := dial(t, ns)
 	o := Options{LocalDetector: detectPods(families...)}
 	services := someServices()
@@ -89,7 +90,7 @@ func TestRestartWithOneEndpointLess(t *testing.T) {
 }
 
 func TestRestartRemovesServices(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	c := dial(t, ns)
 	services := someServices()
 	empty := newBackend(t, ns, Options{})
@@ -139,7 +140,7 @@ func TestRestartWithOtherOptions(t *testing.T) {
 		{"node port addresses", Options{}, Options{NodePortAddresses: state.NodePortAddresses{Primary: true}}, 10},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			ns := newNS(t)
+			ns := netnstest.New(t)
 			addDevice(t, ns, "192.0.2.7/24", "2001:db8::7/64")
 			b := newBackend(t, ns, c.before)
 			apply(t, b, full(someServices()...))
@@ -300,7 +301,7 @@ func TestAffinitySurvives(t *testing.T) {
 		}, Options{}, 6},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ns := newNS(t)
+			ns := netnstest.New(t)
 			conn := dial(t, ns)
 			sticky := dualStack("sticky", 3, 3, time.Hour)
 			b := newBackend(t, ns, Options{})
@@ -348,7 +349,7 @@ func TestAffinitySurvives(t *testing.T) {
 
 // TestAffinityFollowsEndpoints is about a running dataplane.
 func TestAffinityFollowsEndpoints(t *testing.T) {
-	ns := newNS(t)
+	ns := netnstest.New(t)
 	c := dial(t, ns)
 	b := newBackend(t, ns, Options{})
 	sticky := dualStack("sticky", 3, 3, time.Hour)

@@ -151,6 +151,20 @@ func (l *lab) dial(to string) *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
+// talk returns a function that says something on a connection and reads the answer.
+func (l *lab) talk(c io.ReadWriter) func() {
+	lines := bufio.NewReader(c)
+	return func() {
+		l.t.Helper()
+		if _, err := io.WriteString(c, "hello\n"); err != nil {
+			l.t.Error(err)
+		}
+		if _, err := lines.ReadString('\n'); err != nil {
+			l.t.Error(err)
+		}
+	}
+}
+
 func (l *lab) probe(proto state.Protocol, timeout time.Duration) topology.Answer {
 	return l.visitor.Probe(l.t.Context(), proto, netip.MustParseAddrPort(frontend), topology.ProbeOptions{Timeout: timeout})
 }
@@ -594,16 +608,7 @@ func TestHandoverFails(t *testing.T) {
 	l := newLab(t, userspace.Options{})
 	l.apply(nil, l.at(answers))
 	c := l.dial(frontend)
-	lines := bufio.NewReader(c)
-	talk := func() {
-		t.Helper()
-		if _, err := io.WriteString(c, "hello\n"); err != nil {
-			t.Error(err)
-		}
-		if _, err := lines.ReadString('\n'); err != nil {
-			t.Error(err)
-		}
-	}
+	talk := l.talk(c)
 	talk()
 	if err := l.pair.Release(t.Context()); err != nil {
 		t.Fatal(err)

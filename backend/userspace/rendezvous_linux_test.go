@@ -1,9 +1,7 @@
 package userspace_test
 
 import (
-	"bufio"
 	"errors"
-	"io"
 	"net"
 	"os"
 	"runtime"
@@ -50,16 +48,7 @@ func TestHandoverToStrangers(t *testing.T) {
 	l := newLab(t, userspace.Options{})
 	l.apply(nil, l.at(answers))
 	c := l.dial(frontend)
-	lines := bufio.NewReader(c)
-	talk := func() {
-		t.Helper()
-		if _, err := io.WriteString(c, "hello\n"); err != nil {
-			t.Error(err)
-		}
-		if _, err := lines.ReadString('\n'); err != nil {
-			t.Error(err)
-		}
-	}
+	talk := l.talk(c)
 	talk()
 	var taken net.Listener
 	var strangers []int

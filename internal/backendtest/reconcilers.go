@@ -2,8 +2,10 @@ package backendtest
 
 import (
 	"sync"
+	"testing"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // Reconcilers has one Reconciler for each dataplane of a test that applies single updates. The zero value is empty. It is safe for concurrent use.
@@ -20,3 +22,23 @@ func (r *Reconcilers) Of(b backend.Backend) *backend.Reconciler {
 
 // Forget forgets the Reconciler of a dataplane that the test closes.
 func (r *Reconcilers) Forget(b backend.Backend) { r.all.Delete(b) }
+
+// Apply applies an update through the Reconciler of a dataplane. It fails the test if that returns an error.
+func (r *Reconcilers) Apply(t testing.TB, b backend.Backend, u *state.Update) backend.Result {
+	t.Helper()
+	result, err := r.Of(b).Apply(t.Context(), u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+// Verify has a dataplane verify what it has programmed. It fails the test if that returns an error.
+func Verify(t testing.TB, b backend.Backend) backend.Result {
+	t.Helper()
+	result, err := b.Verify(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}

@@ -2,12 +2,12 @@ package objectlog
 
 import (
 	"net/netip"
-	"reflect"
 	"testing"
 	"time"
 
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/fields"
 )
 
 var at = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -46,19 +46,15 @@ func TestEveryFieldCounts(t *testing.T) {
 		if !equal(sample, samples()[i]) {
 			t.Errorf("%s does not equal itself", sample.Ref())
 		}
-		for n := 0; ; n++ {
-			changed := samples()[i]
-			left := n
-			path := change(reflect.ValueOf(changed).Elem(), &left, reflect.TypeOf(changed).Elem().Name())
-			if path == "" {
-				if n < 2 {
-					t.Errorf("only %d fields found in %s", n, sample.Ref())
-				}
-				break
-			}
+		n := 0
+		for path, changed := range fields.Changes(t, func() model.Object { return samples()[i] }) {
+			n++
 			if equal(sample, changed) || equal(changed, sample) {
-				t.Errorf("a change of %s makes no difference", path)
+				t.Errorf("a change of %s%s makes no difference", sample.Ref(), path)
 			}
+		}
+		if n < 2 {
+			t.Errorf("only %d fields found in %s", n, sample.Ref())
 		}
 		for j, other := range samples() {
 			if i != j && equal(sample, other) {
@@ -69,51 +65,6 @@ func TestEveryFieldCounts(t *testing.T) {
 			t.Errorf("%s equals nothing", sample.Ref())
 		}
 	}
-}
-
-// change changes the field numbered n, counting leaves and the lengths of lists, and reports which one that was.
-func change(v reflect.Value, n *int, path string) string {
-	leaf := func(change func()) string {
-		if *n--; *n >= 0 {
-			return ""
-		}
-		change()
-		return path
-	}
-	switch value := v.Interface().(type) {
-	case netip.Addr:
-		return leaf(func() { v.Set(reflect.ValueOf(value.Next())) })
-	case netip.Prefix:
-		return leaf(func() { v.Set(reflect.ValueOf(netip.PrefixFrom(value.Addr(), value.Bits()+1))) })
-	case time.Time:
-		return leaf(func() { v.Set(reflect.ValueOf(value.Add(1))) })
-	}
-	switch v.Kind() {
-	case reflect.Struct:
-		for i := range v.NumField() {
-			if p := change(v.Field(i), n, path+"."+v.Type().Field(i).Name); p != "" {
-				return p
-			}
-		}
-		return ""
-	case reflect.Slice:
-		for i := range v.Len() {
-			if p := change(v.Index(i), n, path+"[]"); p != "" {
-				return p
-			}
-		}
-		path += "[len]"
-		return leaf(func() { v.Set(v.Slice(0, v.Len()-1)) })
-	case reflect.Bool:
-		return leaf(func() { v.SetBool(!v.Bool()) })
-	case reflect.String:
-		return leaf(func() { v.SetString(v.String() + "x") })
-	case reflect.Uint8, reflect.Uint16:
-		return leaf(func() { v.SetUint(v.Uint() + 1) })
-	case reflect.Int, reflect.Int64:
-		return leaf(func() { v.SetInt(v.Int() + 1) })
-	}
-	panic("a field of kind " + v.Kind().String() + " at " + path)
 }
 
 // TestInsignificantDifferences has objects that are written in different ways and are the same.

@@ -1,7 +1,6 @@
 package protoconv_test
 
 import (
-	"fmt"
 	"net/netip"
 	"reflect"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/fields"
 	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
@@ -83,18 +83,8 @@ func testEveryChange[T any](t *testing.T, full func() *T, there func(*T) (*T, er
 	}
 	survived := make(map[string]bool)
 	n := 0
-	for ; ; n++ {
-		changed, at, path := full(), 0, ""
-		visit(t, reflect.ValueOf(changed).Elem(), "", func(where string, change func()) {
-			if at == n {
-				path = where
-				change()
-			}
-			at++
-		})
-		if n == at {
-			break
-		}
+	for path, changed := range fields.Changes(t, full) {
+		n++
 		if equal(changed, full()) {
 			t.Errorf("%s: a change of %s makes no difference", name, path)
 		}
@@ -112,80 +102,6 @@ func testEveryChange[T any](t *testing.T, full func() *T, there func(*T) (*T, er
 		}
 	}
 	t.Logf("%s: %d changes, %d of them allowed", name, n, len(survived))
-}
-
-// visit calls f for each possible change of v and of everything in it, with the place it is made.
-func visit(t *testing.T, v reflect.Value, path string, f func(path string, change func())) {
-	set := func(what string, x any) {
-		f(path+what, func() { v.Set(reflect.ValueOf(x)) })
-	}
-	switch x := v.Interface().(type) {
-	case netip.Addr:
-		if !x.IsValid() {
-			set("", netip.MustParseAddr("10.0.0.1"))
-			return
-		}
-		set("", x.Next())
-		set(" (none)", netip.Addr{})
-		set(" (mapped)", netip.MustParseAddr("::ffff:10.0.0.1"))
-		set(" (zone)", netip.MustParseAddr("fe80::1%eth0"))
-		return
-	case netip.AddrPort:
-		set(" (address)", netip.AddrPortFrom(x.Addr().Next(), x.Port()))
-		set(" (port)", netip.AddrPortFrom(x.Addr(), x.Port()+1))
-		set(" (no port)", netip.AddrPortFrom(x.Addr(), 0))
-		return
-	case netip.Prefix:
-		set(" (address)", netip.PrefixFrom(x.Addr().Next(), x.Bits()))
-		set(" (length)", netip.PrefixFrom(x.Addr(), x.Bits()+1))
-		set(" (none)", netip.Prefix{})
-		return
-	case time.Time:
-		set("", x.Add(time.Nanosecond))
-		set(" (none)", time.Time{})
-		return
-	case time.Duration:
-		set("", x+time.Second)
-		if x != 0 {
-			set(" (none)", time.Duration(0))
-		}
-		return
-	}
-	switch v.Kind() {
-	case reflect.Struct:
-		for field, value := range v.Fields() {
-			visit(t, value, path+"."+field.Name, f)
-		}
-	case reflect.Pointer:
-		visit(t, v.Elem(), path, f)
-		f(path+" (unset)", func() { v.SetZero() })
-	case reflect.Slice:
-		for i := range v.Len() {
-			visit(t, v.Index(i), fmt.Sprintf("%s[%d]", path, i), f)
-		}
-		if v.Len() == 0 {
-			return
-		}
-		f(path+" (one less)", func() { v.SetLen(v.Len() - 1) })
-		f(path+" (one more)", func() { v.Set(reflect.Append(v, v.Index(v.Len()-1))) })
-		if v.Len() > 1 {
-			f(path+" (order)", func() { reflect.Swapper(v.Interface())(0, 1) })
-		}
-	case reflect.String:
-		f(path, func() { v.SetString(v.String() + "x") })
-	case reflect.Bool:
-		f(path, func() { v.SetBool(!v.Bool()) })
-	case reflect.Int:
-		f(path, func() { v.SetInt(v.Int() + 1) })
-	case reflect.Uint8, reflect.Uint16:
-		f(path, func() { v.SetUint(v.Uint() + 1) })
-		if v.Uint() != 0 {
-			f(path+" (zero)", func() { v.SetUint(0) })
-		}
-		f(path+" (large)", func() { v.SetUint(200) })
-	default:
-		t.Fatalf("%v needs a rule in visit", v.Type())
-	}
 }
 
 // transmit marshals m and reads it again.

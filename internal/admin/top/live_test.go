@@ -7,15 +7,11 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
-	"github.com/google/go-cmp/cmp"
-	"github.com/rogpeppe/go-internal/txtar"
 
 	"github.com/switchyard-net/switchyard/internal/admin/top/toptest"
 	"github.com/switchyard-net/switchyard/internal/admin/view"
@@ -44,44 +40,16 @@ func onScreen(width, height int) *Live {
 
 // TestScreens: testdata/screens.txtar has what is on terminals of 60, 80 and 140 columns, after some keys.
 func TestScreens(t *testing.T) {
-	path := filepath.Join("testdata", "screens.txtar")
-	want, err := txtar.ParseFile(path)
-	if err != nil && !*update {
-		t.Fatal(err)
-	}
-	got := &txtar.Archive{Comment: []byte("What is on terminals of 16 lines. go test -run TestScreens -update writes it anew.\n")}
-	for _, width := range []int{60, 80, 140} {
-		for _, c := range []struct{ name, keys string }{
-			{"waiting", "-"}, {"table", ""}, {"a page down", "pgdown"}, {"end", "end"}, {"filter", "/ c a r t"}, {"filter kept", "/ 2 9 enter"}, {"by rejects", "s"}, {"by name", "s s s"},
-		} {
-			l := onScreen(width, 16)
-			if c.keys != "-" {
-				l.Update(manyPorts())
-				toptest.Press(l, strings.Fields(c.keys)...)
-			}
-			screen := ansi.Strip(l.screen())
-			lines := strings.Split(screen, "\n")
-			for i, line := range lines {
-				if n := ansi.StringWidth(line); n > width {
-					t.Errorf("%d columns, %s: a line has %d: %s", width, c.name, n, line)
-				}
-				lines[i] = strings.TrimRight(line, " ")
-			}
-			if len(lines) > 16 {
-				t.Errorf("%d columns, %s: %d lines", width, c.name, len(lines))
-			}
-			got.Files = append(got.Files, txtar.File{Name: fmt.Sprintf("%d columns: %s", width, c.name), Data: []byte(strings.Join(lines, "\n") + "\n")})
+	toptest.Screens(t, *update, 16, []int{60, 80, 140}, [][2]string{
+		{"waiting", "-"}, {"table", ""}, {"a page down", "pgdown"}, {"end", "end"}, {"filter", "/ c a r t"}, {"filter kept", "/ 2 9 enter"}, {"by rejects", "s"}, {"by name", "s s s"},
+	}, func(width int, keys string) string {
+		l := onScreen(width, 16)
+		if keys != "-" {
+			l.Update(manyPorts())
+			toptest.Press(l, strings.Fields(keys)...)
 		}
-	}
-	if *update {
-		if err := os.WriteFile(path, txtar.Format(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if d := cmp.Diff(strings.Split(string(txtar.Format(want)), "\n"), strings.Split(string(txtar.Format(got)), "\n")); d != "" {
-		t.Errorf("screens (-want +got):\n%s", d)
-	}
+		return l.screen()
+	}, func(line string) string { return strings.TrimRight(ansi.Strip(line), " ") })
 }
 
 func TestKeys(t *testing.T) {

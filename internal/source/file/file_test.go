@@ -29,10 +29,15 @@ func service(name string, port int) string {
 	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {clusterIP: 10.0.0.1, ports: [{port: %d}]}\n", name, port)
 }
 
+// files are real files in a directory.
+type files struct {
+	t   *testing.T
+	dir string
+}
+
 // lab is a source that runs on real files, and its output.
 type lab struct {
-	t       *testing.T
-	dir     string
+	*files
 	grace   time.Duration
 	source  *Source
 	updates chan update
@@ -80,7 +85,7 @@ func (h handler) Handle(_ context.Context, r slog.Record) error {
 
 func newLab(t *testing.T) *lab {
 	dir := filepath.Join(t.TempDir(), "manifests")
-	l := &lab{t: t, dir: dir, updates: make(chan update, 100), logs: make(chan string, 1000)}
+	l := &lab{files: &files{t, dir}, updates: make(chan update, 100), logs: make(chan string, 1000)}
 	l.check(os.Mkdir(dir, 0o755))
 	return l
 }
@@ -107,31 +112,31 @@ func (l *lab) run(path string, want ...string) {
 	}
 }
 
-func (l *lab) check(err error) {
-	l.t.Helper()
+func (f *files) check(err error) {
+	f.t.Helper()
 	if err != nil {
-		l.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 }
 
-func (l *lab) path(name string) string { return filepath.Join(l.dir, name) }
+func (f *files) path(name string) string { return filepath.Join(f.dir, name) }
 
-func (l *lab) write(name string, text ...string) {
-	l.t.Helper()
-	l.check(os.MkdirAll(filepath.Dir(l.path(name)), 0o755))
-	l.check(os.WriteFile(l.path(name), []byte(strings.Join(text, "")), 0o644))
+func (f *files) write(name string, text ...string) {
+	f.t.Helper()
+	f.check(os.MkdirAll(filepath.Dir(f.path(name)), 0o755))
+	f.check(os.WriteFile(f.path(name), []byte(strings.Join(text, "")), 0o644))
 }
 
 // replace writes a temporary file and renames it over name, as editors do.
-func (l *lab) replace(name string, text ...string) {
-	l.t.Helper()
-	l.write(name+".tmp~", text...)
-	l.check(os.Rename(l.path(name+".tmp~"), l.path(name)))
+func (f *files) replace(name string, text ...string) {
+	f.t.Helper()
+	f.write(name+".tmp~", text...)
+	f.check(os.Rename(f.path(name+".tmp~"), f.path(name)))
 }
 
-func (l *lab) remove(name string) {
-	l.t.Helper()
-	l.check(os.RemoveAll(l.path(name)))
+func (f *files) remove(name string) {
+	f.t.Helper()
+	f.check(os.RemoveAll(f.path(name)))
 }
 
 func (l *lab) next() update {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -22,8 +21,7 @@ import (
 
 // bench is a state with a directory, and a clock that the test sets.
 type bench struct {
-	t     *testing.T
-	dir   string
+	*files
 	state *state
 	now   time.Time
 	sink  map[model.Ref]string
@@ -31,29 +29,8 @@ type bench struct {
 
 func newBench(t *testing.T) *bench {
 	return &bench{
-		t: t, dir: t.TempDir(), state: newState(slog.New(slog.DiscardHandler), defaultGrace), now: time.Unix(1e9, 0), sink: map[model.Ref]string{},
+		files: &files{t: t, dir: t.TempDir()}, state: newState(slog.New(slog.DiscardHandler), defaultGrace), now: time.Unix(1e9, 0), sink: map[model.Ref]string{},
 	}
-}
-
-func (b *bench) check(err error) {
-	b.t.Helper()
-	if err != nil {
-		b.t.Fatal(err)
-	}
-}
-
-func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
-
-// write writes a file in place, and replace puts another one there.
-func (b *bench) write(name string, text ...string) {
-	b.t.Helper()
-	b.check(os.WriteFile(b.path(name), []byte(strings.Join(text, "")), 0o600))
-}
-
-func (b *bench) replace(name string, text ...string) {
-	b.t.Helper()
-	b.write(name+".new", text...)
-	b.check(os.Rename(b.path(name+".new"), b.path(name)))
 }
 
 // read reads path after a while, and checks the objects in force.
