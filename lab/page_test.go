@@ -22,7 +22,7 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out lines
+	var out await.Log
 	o := testOptions(t, shop, &out)
 	o.Page, o.Mode = l, "nftables"
 	ctx, cancel := context.WithCancel(t.Context())

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -167,24 +166,6 @@ func TestWrongDataplanesAreFound(t *testing.T) {
 	}
 }
 
-// lines collects what is written.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 func TestEditsChangeTheLab(t *testing.T) {
 	netnstest.Need(t)
 	dir := t.TempDir()
@@ -204,7 +185,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 	}
 	write("service.yaml", service)
 	ctx, cancel := context.WithCancel(t.Context())
-	var out lines
+	var out await.Log
 	done := make(chan error, 1)
 	go func() { done <- Live(ctx, testOptions(t, dir, &out)) }()
 	shows := func(want string) {

@@ -52,7 +52,7 @@ type loneNode struct {
 	c    *config.Config
 	node *node.Node
 	stop func()
-	log  *logged
+	log  *await.Log
 	// held is set while there is no state.
 	held atomic.Bool
 }
@@ -76,26 +76,6 @@ func (l *loneNode) latest() (state.Revision, int) {
 	return l.feed.Revision(), 1
 }
 
-// logged is the log of a node, also as text.
-type logged struct {
-	mu   sync.Mutex
-	text strings.Builder
-	t    *testing.T
-}
-
-func (l *logged) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.text.Write(b)
-	return len(b), nil
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 func check(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -105,7 +85,7 @@ func check(t *testing.T, err error) {
 
 func newLoneNode(t *testing.T, mode config.Mode) *loneNode {
 	ns := netnstest.New(t)
-	l := &loneNode{t: t, ns: ns, feed: &backendtest.Feed{}, log: &logged{t: t}}
+	l := &loneNode{t: t, ns: ns, feed: &backendtest.Feed{}, log: &await.Log{}}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Log(l.log)

@@ -109,13 +109,13 @@ func awaitInStory(ts *testscript.TestScript, _ bool, args []string) {
 	if within(p.says(text)) {
 		return
 	}
-	ts.Fatalf("%s never said %q, but\n%s", args[0], text, p.log.all())
+	ts.Fatalf("%s never said %q, but\n%s", args[0], text, p.log.String())
 }
 
 func countInStory(ts *testscript.TestScript, _ bool, args []string) {
 	p := named(ts, args, 3)
-	if n := strings.Count(p.log.all(), args[1]); fmt.Sprint(n) != args[2] {
-		ts.Fatalf("%s said %q %d times:\n%s", args[0], args[1], n, p.log.all())
+	if n := strings.Count(p.log.String(), args[1]); fmt.Sprint(n) != args[2] {
+		ts.Fatalf("%s said %q %d times:\n%s", args[0], args[1], n, p.log.String())
 	}
 }
 
@@ -128,7 +128,7 @@ func endInStory(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(p.cmd.Process.Signal(syscall.SIGTERM))
 	<-p.done
 	if code := p.cmd.ProcessState.ExitCode(); code != cli.ExitOK {
-		ts.Fatalf("%s ended with exit code %d:\n%s", args[0], code, p.log.all())
+		ts.Fatalf("%s ended with exit code %d:\n%s", args[0], code, p.log.String())
 	}
 }
 

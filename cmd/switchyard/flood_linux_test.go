@@ -301,7 +301,7 @@ func (p *process) withstood(t *testing.T, made int64, took []time.Duration) {
 	if len(open) > floodedFiles-floodedFiles/4 {
 		t.Errorf("%d of %d files are open, want a quarter left", len(open), floodedFiles)
 	}
-	if n := strings.Count(p.log.all(), "\n"); n > 200 {
+	if n := strings.Count(p.log.String(), "\n"); n > 200 {
 		t.Errorf("the log has %d lines", n)
 	}
 }

@@ -126,7 +126,7 @@ func TestHooks(t *testing.T) {
 	process := s.run()
 	await.Until(t, "the service is routed", process.says(routing+"1 service"))
 	if process.says("and not at sockets")() {
-		t.Skip(process.log.all())
+		t.Skip(process.log.String())
 	}
 	await.Until(t, "the hooks are on", hooksAre(t, "on"))
 	if got := ask(t, "127.0.0.1:10249/proxyMode"); !strings.HasSuffix(got, "\nebpf") {
@@ -238,13 +238,13 @@ func TestHooksRefused(t *testing.T) {
 		return metric(t, "switchyard_dataplane_verify_duration_seconds_count") >= 3
 	})
 	if !hooksAre(t, "off")() || metric(t, translatedMetric) != 0 {
-		t.Errorf("hooks are not off:\n%s", process.log.all())
+		t.Errorf("hooks are not off:\n%s", process.log.String())
 	}
 	status, body, err := askHealthzHere()
 	if err != nil || status != http.StatusOK || !strings.Contains(body, `"part":"socketHooks","message":"off: loading the programs: operation not permitted`) || !strings.Contains(body, "CAP_BPF") {
 		t.Errorf("/healthz: %d %s %v", status, body, err)
 	}
-	log := process.log.all()
+	log := process.log.String()
 	if n := strings.Count(log, "translated by netfilter, and not at sockets"); n != 1 || strings.Count(log, "CAP_BPF") != 1 {
 		t.Errorf("%d warnings, want one:\n%s", n, log)
 	}

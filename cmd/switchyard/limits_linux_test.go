@@ -50,7 +50,7 @@ func TestServiceLimits(t *testing.T) {
 			t.Errorf("the metric is %q", got)
 		}
 		await.Until(t, "there is an event", func() bool {
-			events := b.api.events.all()
+			events := b.api.events.String()
 			return strings.Contains(events, `"reason":"`+string(reason)+`","regarding":{"kind":"Service","namespace":"default","name":"xthief"}`) &&
 				strings.Contains(events, problem) && strings.Contains(events, `"type":"Warning"`)
 		})

@@ -45,7 +45,7 @@ func refuse(t *testing.T, first *process, commands [][]string) {
 	for i, args := range commands {
 		second := seconds[i]
 		await.Receive(t, args[0]+" ends beside the first process", second.done)
-		code, text := second.cmd.ProcessState.ExitCode(), second.log.all()
+		code, text := second.cmd.ProcessState.ExitCode(), second.log.String()
 		t.Logf("%s:\n%s", strings.Join(args[:1], " "), text)
 		for _, want := range []string{fmt.Sprintf("PID %d", first.cmd.Process.Pid), "switchyard " + currentVersion(), "stop it first"} {
 			if code == 0 || !strings.Contains(text, want) {

@@ -17,12 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // process is this program in a process of its own.
 type process struct {
 	cmd  *exec.Cmd
-	log  logBook // stdout and stderr
+	log  await.Log // stdout and stderr
 	done chan struct{}
 }
 
@@ -74,7 +75,7 @@ func startWithout(t testing.TB, capabilities []uintptr, args ...string) *process
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() {
-			t.Logf("%s:\n%.1500s", strings.Join(args, " "), p.log.all())
+			t.Logf("%s:\n%.1500s", strings.Join(args, " "), p.log.String())
 		}
 	})
 	return p
@@ -88,16 +89,9 @@ func (p *process) kill() {
 	<-p.done
 }
 
-// all returns what was logged and not taken.
-func (l *logBook) all() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text
-}
-
 // says returns whether the process has said something.
 func (p *process) says(text string) func() bool {
-	return func() bool { return strings.Contains(p.log.all(), text) }
+	return func() bool { return strings.Contains(p.log.String(), text) }
 }
 
 // site is a node with manifests, which a server serves and a dataplane follows.

@@ -17,13 +17,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/vishvananda/netlink"
 
 	"github.com/switchyard-net/switchyard/client"
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
@@ -44,20 +41,7 @@ func inNamespace(t *testing.T) bool {
 	if !netnstest.Apart(t, 0, timeout, "-test.parallel=1") {
 		return false
 	}
-	lo, err := netlink.LinkByName("lo")
-	if err == nil {
-		err = netlink.LinkSetUp(lo)
-	}
-	for _, a := range []string{endpointAddr, nodeAddr, otherAddr} {
-		if err == nil {
-			err = netlink.AddrAdd(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(a), Mask: net.CIDRMask(32, 32)}})
-		}
-	}
-	if err == nil { // a way to cluster IPs, for the dataplane to turn elsewhere
-		_, dst, _ := net.ParseCIDR("10.96.0.0/16")
-		err = netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: dst, Src: net.ParseIP(nodeAddr), Scope: netlink.SCOPE_LINK})
-	}
-	if err != nil {
+	if err := netnstest.Alone(nodeAddr, endpointAddr, otherAddr); err != nil {
 		t.Fatal(err)
 	}
 	return true
@@ -90,7 +74,7 @@ type apiServer struct {
 	*httptest.Server
 	asked, watched atomic.Int32
 	added          map[string]chan string // objects that are new, by resource, for who watches it
-	events         logBook
+	events         await.Log
 }
 
 func newAPIServer(t *testing.T) *apiServer {
@@ -148,27 +132,6 @@ func newAPIServer(t *testing.T) *apiServer {
 	return a
 }
 
-// logBook holds what was logged.
-type logBook struct {
-	mu   sync.Mutex
-	text string
-}
-
-func (l *logBook) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.text += string(p)
-	return len(p), nil
-}
-
-// take returns what was logged since it was last called.
-func (l *logBook) take() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer func() { l.text = "" }()
-	return l.text
-}
-
 // proxyBench is a daemon with a configuration file, and a client that connects through it all the time.
 type proxyBench struct {
 	*testing.T
@@ -178,14 +141,14 @@ type proxyBench struct {
 	d      *daemon
 	// own is the file of this node; file is the file of all nodes.
 	own  string
-	log  *logBook
+	log  *await.Log
 	done chan error
 	lost atomic.Int32
 	made atomic.Int32
 }
 
 func startProxy(t *testing.T) *proxyBench {
-	b := &proxyBench{T: t, api: newAPIServer(t), file: filepath.Join(t.TempDir(), "config.yaml"), log: &logBook{}, done: make(chan error, 1)}
+	b := &proxyBench{T: t, api: newAPIServer(t), file: filepath.Join(t.TempDir(), "config.yaml"), log: &await.Log{}, done: make(chan error, 1)}
 	b.fields = map[string]string{
 		"hostnameOverride": "node-a", "mode": "nftables", "configHardFail": "false", "bindAddressHardFail": "false",
 		"healthzBindAddress": `"127.0.0.1:10256"`, "metricsBindAddress": `"127.0.0.1:10249"`, "adminBindAddress": "none",
@@ -218,7 +181,7 @@ func startProxy(t *testing.T) *proxyBench {
 		cancel()
 		<-ended
 		if t.Failed() {
-			t.Logf("the log since it was last looked at:\n%s", b.log.take())
+			t.Logf("the log since it was last looked at:\n%s", b.log.Take())
 		}
 	})
 	await.Until(t, "the service is routed", func() bool { return connects(clusterAddr) })
@@ -303,7 +266,7 @@ func (b *proxyBench) change(name, value, what string) (logged string) {
 	b.fields[name] = value
 	b.write()
 	await.Until(b.T, name+" leads to "+what, func() bool {
-		logged += b.log.take()
+		logged += b.log.Take()
 		return strings.Contains(logged, what)
 	})
 	return logged
@@ -485,10 +448,10 @@ func TestChangesOfThisNodesOwnFile(t *testing.T) {
 	b := startProxy(t)
 	b.writeOwn("metricsBindAddress: 127.0.0.1:10250\n")
 	await.Until(t, "metrics are served elsewhere", func() bool { return strings.Contains(get("127.0.0.1:10250/metrics"), "200 OK") })
-	b.log.take()
+	b.log.Take()
 	b.writeOwn("metricsBindAddress: 127.0.0.1:10250\nhostnameOverride: node-b\n")
 	await.Until(t, "a conflict is reported with both places", func() bool {
-		logged := b.log.take()
+		logged := b.log.Take()
 		return strings.Contains(logged, b.own+":4:19: hostnameOverride: is ") && strings.Contains(logged, " in "+b.file+":")
 	})
 	b.writeOwn("")
@@ -522,7 +485,7 @@ func TestChangesThatAreNotTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	await.Until(t, "a named pipe in the file's place is reported", func() bool {
-		return strings.Contains(b.log.take(), b.file+": it is a named pipe: put a regular file in its place")
+		return strings.Contains(b.log.Take(), b.file+": it is a named pipe: put a regular file in its place")
 	})
 	delete(b.fields, "frob")
 	b.change("configHardFail", "true", changed)

@@ -89,7 +89,7 @@ func TestRestartsWriteNothing(t *testing.T) {
 		written += takeOver(t)
 		nothingWritten(t, written, "another server and another dataplane after "+how)
 	}
-	if text := dataplane.log.all(); strings.Count(text, routing) != 1 {
+	if text := dataplane.log.String(); strings.Count(text, routing) != 1 {
 		t.Errorf("what is routed is not said once:\n%s", text)
 	}
 	s.write("last.yaml", rendered("last", "10.96.0.99", "", endpointAddr))

@@ -60,14 +60,14 @@ func TestTop(t *testing.T) {
 func addsUp(t *testing.T, socket string) {
 	p := start(t, "top", "-o", "json", "--period", "1s", "--socket", socket)
 	reports := func() (list []*top.Report) {
-		for d := json.NewDecoder(strings.NewReader(p.log.all())); ; {
+		for d := json.NewDecoder(strings.NewReader(p.log.String())); ; {
 			r := &top.Report{}
 			err := d.Decode(r)
 			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 				return list
 			}
 			if err != nil {
-				t.Fatalf("%v in\n%s", err, p.log.all())
+				t.Fatalf("%v in\n%s", err, p.log.String())
 			}
 			list = append(list, r)
 		}
@@ -116,7 +116,7 @@ func onATerminal(t *testing.T, socket string) {
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	terminal.Close()
-	var screen logBook
+	var screen await.Log
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
@@ -124,11 +124,11 @@ func onATerminal(t *testing.T, socket string) {
 	}()
 	shows := func(text string) {
 		t.Helper()
-		await.Until(t, "the terminal shows "+text, func() bool { return strings.Contains(screen.all(), text) })
+		await.Until(t, "the terminal shows "+text, func() bool { return strings.Contains(screen.String(), text) })
 	}
 	press := func(keys string) {
 		t.Helper()
-		screen.take()
+		screen.Take()
 		if _, err := person.WriteString(keys); err != nil {
 			t.Fatal(err)
 		}
@@ -140,10 +140,10 @@ func onATerminal(t *testing.T, socket string) {
 	shows("Enter")
 	press("q\rq") // the first of which is a part of the filter
 	if err := <-ended; err != nil {
-		t.Errorf("q ended it with %v:\n%q", err, screen.all())
+		t.Errorf("q ended it with %v:\n%q", err, screen.String())
 	}
 	<-read
-	if text := screen.all(); !strings.Contains(text, "\x1b[?1049l") {
+	if text := screen.String(); !strings.Contains(text, "\x1b[?1049l") {
 		t.Errorf("the screen from before is not restored: %q", text)
 	}
 }

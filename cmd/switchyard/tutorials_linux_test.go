@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // TestTutorials runs the commands of docs/tutorials, each page in a shell and a directory of its own, and compares what they print. With
@@ -102,7 +104,7 @@ func runTutorial(t *testing.T, root, page string) {
 type shell struct {
 	t     *testing.T
 	in    io.Writer
-	log   logBook // stdout and stderr
+	log   await.Log // stdout and stderr
 	count int
 	taken int // how much of the log belongs to commands before
 }
@@ -161,7 +163,7 @@ func (s *shell) match(command string, wanted *regexp.Regexp) (got string, ok boo
 	}
 	deadline := time.Now().Add(commandTime)
 	for ; ; time.Sleep(20 * time.Millisecond) {
-		all := s.log.all()
+		all := s.log.String()
 		before, after, done := strings.Cut(all[s.taken:], mark)
 		got = before + after
 		// What a command in the foreground prints is complete, and what one in the background has not printed in a while it never will.

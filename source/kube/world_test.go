@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -23,6 +22,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 
 	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // world is a source, the API server that it watches, and the sink that it delivers to.
@@ -235,34 +235,16 @@ func render(o model.Object) string {
 }
 
 // logs keeps messages of level warning and above.
-type logs struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
+type logs struct{ await.Log }
 
 func (l *logs) take() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	var messages []string
-	for line := range strings.Lines(l.buf.String()) {
+	for line := range strings.Lines(l.Take()) {
 		if !strings.Contains(line, "initial sync complete") {
 			_, message, _ := strings.Cut(strings.TrimSpace(line), "level=")
 			messages = append(messages, message)
 		}
 	}
-	l.buf.Reset()
 	return messages
 }
 

@@ -3,7 +3,6 @@ package alerts
 import (
 	"bytes"
 	"fmt"
-	"net"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -74,13 +73,7 @@ func inNamespace(t *testing.T) bool {
 		return false
 	}
 	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
-	lo := loopback(t)
-	must(t, netlink.LinkSetUp(lo))
-	for _, a := range []string{endpointAddr, nodeAddr} {
-		must(t, netlink.AddrAdd(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(a), Mask: net.CIDRMask(32, 32)}}))
-	}
-	_, services, _ := net.ParseCIDR("10.96.0.0/16")
-	must(t, netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: services, Src: net.ParseIP(nodeAddr), Scope: netlink.SCOPE_LINK}))
+	must(t, netnstest.Alone(nodeAddr, endpointAddr))
 	return true
 }
 

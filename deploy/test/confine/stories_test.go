@@ -20,11 +20,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 const (
@@ -128,23 +128,7 @@ func newNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	n.file("web.yaml", objects["nodes"]+"\n---\n"+objects["services"]+"\n---\n"+objects["endpointslices"]+"\n")
-	err = n.ns.Do(func() error {
-		lo, err := netlink.LinkByName("lo")
-		if err == nil {
-			err = netlink.LinkSetUp(lo)
-		}
-		for _, a := range []string{endpointAddr, nodeAddr} {
-			if err == nil {
-				err = netlink.AddrAdd(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(a), Mask: net.CIDRMask(32, 32)}})
-			}
-		}
-		if err == nil {
-			_, dst, _ := net.ParseCIDR("10.96.0.0/16")
-			err = netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: dst, Src: net.ParseIP(nodeAddr), Scope: netlink.SCOPE_LINK})
-		}
-		return err
-	})
-	if err != nil {
+	if err := n.ns.Do(func() error { return netnstest.Alone(nodeAddr, endpointAddr) }); err != nil {
 		t.Fatal(err)
 	}
 	n.serve(endpointAddr+":8080", http.NotFoundHandler())
@@ -178,23 +162,11 @@ func (n *node) file(name, text string) string {
 type process struct {
 	*node
 	cmd  *exec.Cmd
-	mu   sync.Mutex
-	said strings.Builder
+	said await.Log
 	done chan error
 }
 
-// Write takes what the process says.
-func (p *process) Write(text []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.said.Write(text)
-}
-
-func (p *process) output() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.said.String()
-}
+func (p *process) output() string { return p.said.String() }
 
 // start runs the program in the node's network, under the seccomp profile, with these capabilities only.
 func (n *node) start(user, group int, caps []int, args ...string) *process {
@@ -214,7 +186,7 @@ func (n *node) startAs(c confinement, args ...string) *process {
 	p := &process{node: n, done: make(chan error, 1)}
 	p.cmd = exec.Command("/proc/self/exe", args...)
 	p.cmd.Env = append(append(os.Environ(), n.env...), confineMark+"="+string(text))
-	p.cmd.Stdout, p.cmd.Stderr = p, p
+	p.cmd.Stdout, p.cmd.Stderr = &p.said, &p.said
 	if err := n.ns.Do(p.cmd.Start); err != nil {
 		n.Fatal(err)
 	}

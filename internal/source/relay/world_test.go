@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +24,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/objectlog"
 	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // network connects relays and their followers in memory.
@@ -245,16 +245,7 @@ func (r *recorder) expect(want ...string) {
 }
 
 // logs collects the log of a source, from level Info.
-type logs struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logs) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(b)
-}
+type logs struct{ await.Log }
 
 func (l *logs) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -267,10 +258,7 @@ func (l *logs) logger() *slog.Logger {
 
 // take returns the lines since it was last called.
 func (l *logs) take() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	text := strings.TrimSpace(l.buf.String())
-	l.buf.Reset()
+	text := strings.TrimSpace(l.Take())
 	if text == "" {
 		return nil
 	}
