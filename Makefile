@@ -99,7 +99,7 @@ quick: ## Formatting, go vet, and the unit tests without network namespaces and 
 	@set -e; for module in $(MODULES); do cd $(CURDIR)/$$module; \
 		echo "== go vet and go test -short in $$module"; \
 		$(GO) vet ./...; \
-		$(GO) test -short -vet=off ./...; \
+		$(GO) test -short -vet=off -p $(PARALLEL) ./...; \
 	done
 
 test: check unit consumer boards alerts dns page manifests ## Check and test everything

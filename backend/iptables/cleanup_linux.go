@@ -16,8 +16,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// cleanupWait is enough for a process that has just been stopped.
-const cleanupWait = 2 * time.Second
+// letGo is how long the kernel may take to let go of the sets that rules had.
+const letGo = 2 * time.Second
 
 // Cleanup removes all that this dataplane ever puts into the kernel, with both variants of iptables, in the calling thread's network
 // namespace. It reports whether there was anything. Connections that are established stay translated. A chain to which other programs'
@@ -29,12 +29,7 @@ func Cleanup(ctx context.Context) (removed bool, err error) {
 	if err != nil || !held {
 		return false, err
 	}
-	lock, err := nodelock.Acquire(ctx, nodelock.Options{Logger: slog.New(slog.DiscardHandler), Wait: cleanupWait})
-	if err != nil {
-		return false, fmt.Errorf("iptables: %w", err)
-	}
-	defer func() { err = errors.Join(err, lock.Close()) }()
-	return Remove(ctx, false)
+	return nodelock.Cleanup(ctx, "iptables", func() (bool, error) { return Remove(ctx, false) })
 }
 
 // Remove is Cleanup for a caller that has the lock of the network namespace, as package node, and no Backend. If keepLoopback is set, another
@@ -125,7 +120,7 @@ func (b *Backend) destroyAll(removed bool) (bool, error) {
 		for _, s := range sets {
 			names = append(names, s.Name)
 		}
-		for deadline := time.Now().Add(cleanupWait); len(names) > 0; {
+		for deadline := time.Now().Add(letGo); len(names) > 0; {
 			kept, err := b.destroy(names)
 			if err != nil {
 				return removed, fmt.Errorf("iptables: %w", err)

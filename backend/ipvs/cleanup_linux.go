@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -18,9 +16,6 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/nodelock"
 )
 
-// cleanupWait is enough for a process that has just been stopped.
-const cleanupWait = 2 * time.Second
-
 // Cleanup removes all that this package ever puts into the kernel, in the calling thread's network namespace, and reports whether there was
 // anything. Connections through virtual servers end. Sysctls and timeouts get the values that they had before. If another process programs the
 // network namespace, and does not end within two seconds, nothing is removed, and the error is [syscall.EBUSY] to [errors.Is].
@@ -28,11 +23,7 @@ func Cleanup(ctx context.Context) (removed bool, err error) {
 	if there, err := Programmed(); err != nil || !there {
 		return false, err
 	}
-	lock, err := nodelock.Acquire(ctx, nodelock.Options{Logger: slog.New(slog.DiscardHandler), Wait: cleanupWait})
-	if err != nil {
-		return false, fmt.Errorf("ipvs: %w", err)
-	}
-	return true, errors.Join(Remove(), lock.Close())
+	return nodelock.Cleanup(ctx, "ipvs", func() (bool, error) { return true, Remove() })
 }
 
 // Remove is Cleanup for a caller that has the lock of the network namespace, as package node, and no Backend.

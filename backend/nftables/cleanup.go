@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
-	"time"
 
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/localnet"
@@ -14,20 +12,12 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/nodelock"
 )
 
-// cleanupWait is enough for a process that has just been stopped.
-const cleanupWait = 2 * time.Second
-
 // Cleanup removes all that this dataplane ever puts into the kernel, in the calling thread's network namespace, and says
 // whether there was anything. Connections that are established stay translated. If NodePorts were served on loopback addresses,
 // the sysctl route_localnet, which that takes, is switched off, because what guarded it is gone. If another process programs the
 // network namespace, and does not end within two seconds, nothing is removed, and the error is [syscall.EBUSY] to [errors.Is].
 func Cleanup(ctx context.Context) (removed bool, err error) {
-	lock, err := nodelock.Acquire(ctx, nodelock.Options{Logger: slog.New(slog.DiscardHandler), Wait: cleanupWait})
-	if err != nil {
-		return false, fmt.Errorf("nftables: %w", err)
-	}
-	defer func() { err = errors.Join(err, lock.Close()) }()
-	return Remove(false)
+	return nodelock.Cleanup(ctx, "nftables", func() (bool, error) { return Remove(false) })
 }
 
 // Remove is Cleanup for a caller that has the lock of the network namespace, as package node, and no Backend. If keepLoopback is set, another

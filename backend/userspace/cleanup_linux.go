@@ -2,27 +2,16 @@ package userspace
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"time"
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nodelock"
 )
-
-// cleanupWait is enough for a process that has just been stopped.
-const cleanupWait = 2 * time.Second
 
 // Cleanup removes the [DefaultAddresses] from the loopback interface in the calling thread's network namespace, and reports whether there
 // were any. The base's own cleanup removes its programmed state. If another process programs the network namespace for more than two
 // seconds, Cleanup removes nothing. The error is then [syscall.EBUSY] to [errors.Is].
 func Cleanup(ctx context.Context) (removed bool, err error) {
-	lock, err := nodelock.Acquire(ctx, nodelock.Options{Logger: slog.New(slog.DiscardHandler), Wait: cleanupWait})
-	if err != nil {
-		return false, fmt.Errorf("userspace: %w", err)
-	}
-	defer func() { err = errors.Join(err, lock.Close()) }()
-	return Remove()
+	return nodelock.Cleanup(ctx, "userspace", Remove)
 }
 
 // Remove is Cleanup for a caller that has the lock of the network namespace, as package node, and no Backend.

@@ -18,10 +18,18 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
+// seeds is the number of histories of a test, a quarter of most with -short.
+func seeds(most uint64) uint64 {
+	if testing.Short() {
+		return most / 4
+	}
+	return most
+}
+
 // TestHistories changes objects, namespaces and the connection in any order, and compares the sink's final objects with
 // the existing ones.
 func TestHistories(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range seeds(60) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			story(t, func(t *testing.T, a *apiServer) {
 				r := rand.New(rand.NewPCG(seed, 0))
@@ -43,7 +51,7 @@ func TestHistories(t *testing.T) {
 // TestFlappingHistories is the same test with almost only labels that change, on unbroken watches. The sink must be
 // correct without whole lists.
 func TestFlappingHistories(t *testing.T) {
-	for seed := range uint64(100) {
+	for seed := range seeds(100) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			story(t, func(t *testing.T, a *apiServer) {
 				r := rand.New(rand.NewPCG(seed, 2))

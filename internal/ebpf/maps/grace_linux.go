@@ -39,16 +39,6 @@ func (b *barrier) close() {
 	b.inner.Close()
 }
 
-// Barrier returns when all programs have ended that run now. It takes 10 ms or more.
-func Barrier() error {
-	b, err := newBarrier()
-	if err != nil {
-		return err
-	}
-	defer b.close()
-	return b.wait()
-}
-
 // grace keeps used elements until no program can look at them. It waits for that in a goroutine of its own.
 type grace[T any] struct {
 	barrier barrier

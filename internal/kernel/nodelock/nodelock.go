@@ -37,6 +37,20 @@ type Options struct {
 	Wait time.Duration
 }
 
+// cleanupWait is enough for a process that has just been stopped.
+const cleanupWait = 2 * time.Second
+
+// Cleanup calls remove while this process has the lock of the calling thread's network namespace. If another process has the lock and does not
+// end within two seconds, Cleanup removes nothing, and returns an error that names the dataplane.
+func Cleanup(ctx context.Context, dataplane string, remove func() (removed bool, err error)) (removed bool, err error) {
+	lock, err := Acquire(ctx, Options{Logger: slog.New(slog.DiscardHandler), Wait: cleanupWait})
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", dataplane, err)
+	}
+	removed, err = remove()
+	return removed, errors.Join(err, lock.Close())
+}
+
 // lockTable is held by the process that programs a network namespace. It is a table without rules that belongs to the
 // process's socket, vanishes with it however the process ends, and takes CAP_NET_ADMIN to create. So nobody without
 // that right can keep the dataplane from starting. Its comment names the process.

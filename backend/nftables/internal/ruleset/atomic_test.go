@@ -230,6 +230,10 @@ func atomicConnections() []connection {
 // frontends, must be in that one's route; if the route has the remembered endpoint, the connection must go there.
 func TestRememberedClients(t *testing.T) {
 	states := atomicStates()
+	seeds := uint64(3)
+	if testing.Short() {
+		seeds = 1
+	}
 	for _, o := range []*Settings{testSettings(state.IPv4), counting(testSettings())} {
 		stays := 0
 		for from, before := range states {
@@ -237,7 +241,7 @@ func TestRememberedClients(t *testing.T) {
 			for to, service := range states {
 				changed := base.changedTo(o, service)
 				for _, c := range atomicConnections() {
-					for seed := range uint64(3) {
+					for seed := range seeds {
 						world, remembered := base.connects(&c, seed)
 						after := changed
 						if remembered.IsValid() {
