@@ -100,7 +100,7 @@ func startInStory(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	p, err := newProcess(args[1:])
 	ts.Check(err)
-	ts.Defer(p.kill)
+	ts.Defer(p.Kill)
 	processes(ts)[args[0]] = p
 }
 
@@ -122,12 +122,12 @@ func countInStory(ts *testscript.TestScript, _ bool, args []string) {
 func endInStory(ts *testscript.TestScript, _ bool, args []string) {
 	p := named(ts, args, 1)
 	if len(args) > 1 {
-		p.kill()
+		p.Kill()
 		return
 	}
-	ts.Check(p.cmd.Process.Signal(syscall.SIGTERM))
-	<-p.done
-	if code := p.cmd.ProcessState.ExitCode(); code != cli.ExitOK {
+	ts.Check(p.Cmd.Process.Signal(syscall.SIGTERM))
+	<-p.Done()
+	if code := p.Cmd.ProcessState.ExitCode(); code != cli.ExitOK {
 		ts.Fatalf("%s ended with exit code %d:\n%s", args[0], code, p.log.String())
 	}
 }

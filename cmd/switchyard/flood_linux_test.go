@@ -291,7 +291,7 @@ func TestFloodedPorts(t *testing.T) {
 // withstood checks that a flood has left a quarter of the files that the program may have open, and wrote no log of its own.
 func (p *process) withstood(t *testing.T, made int64, took []time.Duration) {
 	t.Helper()
-	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Cmd.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}

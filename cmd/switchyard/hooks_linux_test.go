@@ -143,7 +143,7 @@ func TestHooks(t *testing.T) {
 	}
 	for range 5 {
 		await.Until(t, "connections are translated at their sockets", grows)
-		process.kill()
+		process.Kill()
 		time.Sleep(300 * time.Millisecond) // nobody is there but nftables
 		process = s.run()
 		await.Until(t, "the next process routes", process.says(routing))

@@ -261,7 +261,7 @@ func TestKills(t *testing.T) {
 				if last.says(ready)() {
 					reached++
 				}
-				last.kill()
+				last.Kill()
 				if round%3 == 0 {
 					time.Sleep(rand.N(300 * time.Millisecond))
 				}

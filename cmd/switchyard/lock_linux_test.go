@@ -44,10 +44,10 @@ func refuse(t *testing.T, first *process, commands [][]string) {
 	}
 	for i, args := range commands {
 		second := seconds[i]
-		await.Receive(t, args[0]+" ends beside the first process", second.done)
-		code, text := second.cmd.ProcessState.ExitCode(), second.log.String()
+		await.Receive(t, args[0]+" ends beside the first process", second.Done())
+		code, text := second.Cmd.ProcessState.ExitCode(), second.log.String()
 		t.Logf("%s:\n%s", strings.Join(args[:1], " "), text)
-		for _, want := range []string{fmt.Sprintf("PID %d", first.cmd.Process.Pid), "switchyard " + currentVersion(), "stop it first"} {
+		for _, want := range []string{fmt.Sprintf("PID %d", first.Cmd.Process.Pid), "switchyard " + currentVersion(), "stop it first"} {
 			if code == 0 || !strings.Contains(text, want) {
 				t.Errorf("%s ends with exit code %d, and does not say %q:\n%s", args[0], code, want, text)
 			}
@@ -87,7 +87,7 @@ func TestSecondProcess(t *testing.T) {
 	}
 	if path, err := exec.LookPath("nft"); err == nil {
 		out, err := exec.Command(path, "list", "ruleset").CombinedOutput()
-		if err != nil || !bytes.Contains(out, fmt.Appendf(nil, "PID %d", first.cmd.Process.Pid)) {
+		if err != nil || !bytes.Contains(out, fmt.Appendf(nil, "PID %d", first.Cmd.Process.Pid)) {
 			t.Errorf("nft list ruleset does not show who routes: %v\n%.500s", err, out)
 		}
 	}
@@ -155,12 +155,12 @@ func TestTakeOver(t *testing.T) {
 			t.Fatal("two processes route")
 		}
 		began := time.Now()
-		if err := process.cmd.Process.Signal(end); err != nil {
+		if err := process.Cmd.Process.Signal(end); err != nil {
 			t.Fatal(err)
 		}
 		await.Until(t, "the next process routes", next.says(routing))
 		t.Logf("%v: the next process routes %v after the signal", end, time.Since(began).Round(time.Millisecond))
-		<-process.done
+		<-process.Done()
 		process = next
 		name := fmt.Sprintf("after-%d", i)
 		s.write(name+".yaml", rendered(name, fmt.Sprintf("10.96.0.%d", 100+i), "", endpointAddr))
@@ -200,7 +200,7 @@ func TestOneOfMany(t *testing.T) {
 				processes[i] = nil
 			}
 		}
-		holder.kill()
+		holder.Kill()
 	}
 	c, err := nft.Dial()
 	if err != nil {

@@ -157,13 +157,13 @@ func TestServiceTakesTheAPIServersAddress(t *testing.T) {
 			watched := api.watched.Load()
 			api.cut()
 			await.Until(t, "the proxy watches again", func() bool { return api.watched.Load() > watched })
-			p.kill()
+			p.Kill()
 			if api.answers() {
 				t.Fatal("the rules are gone with the process")
 			}
 			p = run() // the API server's list is without that Service
 			await.Until(t, "the Service is gone", api.answers)
-			p.kill()
+			p.Kill()
 		})
 	}
 }
@@ -178,5 +178,5 @@ func TestMarkNeedsACapability(t *testing.T) {
 	p := startWithout(t, []uintptr{unix.CAP_NET_ADMIN, unix.CAP_NET_RAW}, "serve", "--master", "http://"+api.addr, "--node", "node-a",
 		"--listen", "unix://"+filepath.Join(dir, "api.sock"))
 	await.Until(t, "the process follows the API server", func() bool { return api.watched.Load() > 0 })
-	p.kill()
+	p.Kill()
 }

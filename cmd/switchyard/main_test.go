@@ -11,15 +11,15 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	programs["switchyard"], programs["kube-proxy"], programs[kubectlName] = program, program, program
+	programs["switchyard"], programs["kube-proxy"], programs[kubectlName] = asProgram, asProgram, asProgram
 	testscript.Main(m, programs)
 }
 
 // programs are those that tests may start by name, and what they do.
 var programs = map[string]func(){}
 
-// program is the program, beginning with the limits that a test sets.
-func program() {
+// asProgram is the program, beginning with the limits that a test sets.
+func asProgram() {
 	limitOpenFiles()
 	main()
 }

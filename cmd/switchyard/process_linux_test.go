@@ -1,30 +1,25 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/test/await"
+	"github.com/switchyard-net/switchyard/test/program"
 )
 
 // process is this program in a process of its own.
 type process struct {
-	cmd  *exec.Cmd
-	log  await.Log // stdout and stderr
-	done chan struct{}
+	*program.Process
+	log await.Log // stdout and stderr
 }
 
 // newProcess runs the program with arguments, until it is killed, without some capabilities that this process has.
@@ -33,30 +28,12 @@ func newProcess(args []string, without ...uintptr) (*process, error) {
 	if isNode && !slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "--admin-bind-address") }) {
 		args = append(slices.Clone(args), "--admin-bind-address=none") // the default is one place for all tests
 	}
-	p := &process{cmd: exec.Command("switchyard", args...), done: make(chan struct{})} // TestMain puts it on PATH
-	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started := make(chan error)
-	go func() {
-		// The kernel sends Pdeathsig when the thread ends that started the process.
-		runtime.LockOSThread()
-		if len(without) == 0 {
-			defer runtime.UnlockOSThread()
-		} // else the thread has fewer capabilities now, and ends
-		defer close(p.done)
-		var err error
-		for _, capability := range without {
-			err = errors.Join(err, unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0))
-		}
-		if err == nil {
-			err = p.cmd.Start()
-		}
-		started <- err
-		if err == nil {
-			_ = p.cmd.Wait()
-		}
-	}()
-	return p, <-started
+	p := &process{}
+	cmd := exec.Command("switchyard", args...) // TestMain puts it on PATH
+	cmd.Stdout, cmd.Stderr = &p.log, &p.log
+	var err error
+	p.Process, err = program.Start(cmd, program.Without(without...))
+	return p, err
 }
 
 // start runs the program with arguments until the end of the test, or until it is killed.
@@ -73,20 +50,12 @@ func startWithout(t testing.TB, capabilities []uintptr, args ...string) *process
 		t.Error(err)
 	}
 	t.Cleanup(func() {
-		p.kill()
+		p.Kill()
 		if t.Failed() {
 			t.Logf("%s:\n%.1500s", strings.Join(args, " "), p.log.String())
 		}
 	})
 	return p
-}
-
-// kill ends the process at once, and waits until it is gone.
-func (p *process) kill() {
-	if p.cmd.Process != nil {
-		_ = p.cmd.Process.Kill()
-	}
-	<-p.done
 }
 
 // says returns whether the process has said something.

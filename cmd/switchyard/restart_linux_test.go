@@ -62,10 +62,10 @@ func TestRestartsWriteNothing(t *testing.T) {
 	}
 	s, server, dataplane, written := following(t)
 	end := map[string]func(p *process){
-		"a kill": func(p *process) { p.kill() },
+		"a kill": func(p *process) { p.Kill() },
 		"an end": func(p *process) {
-			_ = p.cmd.Process.Signal(syscall.SIGTERM)
-			<-p.done
+			_ = p.Cmd.Process.Signal(syscall.SIGTERM)
+			<-p.Done()
 		},
 	}
 	for how, stop := range end {
@@ -104,7 +104,7 @@ func TestServersThatKnowNothingYet(t *testing.T) {
 	}
 	s, server, dataplane, written := following(t)
 	for _, broken := range []string{"all", "web.yaml"} {
-		server.kill()
+		server.Kill()
 		files, err := filepath.Glob(s.dir + "/*.yaml")
 		if err != nil {
 			t.Fatal(err)
@@ -123,7 +123,7 @@ func TestServersThatKnowNothingYet(t *testing.T) {
 		server = s.serve()
 		await.Until(t, "the server says what it waits for", server.says("waiting until this file is fixed"))
 		nothingWritten(t, written, "a server with broken manifests: "+broken)
-		dataplane.kill()
+		dataplane.Kill()
 		dataplane = s.apply()
 		await.Until(t, "the dataplane says what it waits for", func() bool {
 			return strings.Contains(get("127.0.0.1:10256/healthz"), "no state from the API since")
@@ -138,7 +138,7 @@ func TestServersThatKnowNothingYet(t *testing.T) {
 	}
 
 	// An API server that takes its time for a part of the objects.
-	server.kill()
+	server.Kill()
 	api := newAPIServer(t)
 	asked, answer := make(chan struct{}, 10), make(chan struct{})
 	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

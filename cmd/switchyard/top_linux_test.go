@@ -99,7 +99,7 @@ func addsUp(t *testing.T, socket string) {
 		}
 		return text.String() == fmt.Sprintf("web %[1]d 0 empty %[1]d %[1]d ", made)
 	})
-	p.kill()
+	p.Kill()
 }
 
 // onATerminal presses keys.

@@ -43,7 +43,7 @@ func TestBehind(t *testing.T) {
 			w.pending()
 			restart := func(i int) {
 				if restarts && i > 0 && i%(2*minute) == 0 { // about when the liveness probe has failed six times
-					p.kill()
+					p.Kill()
 					w.step(interval) // which finds nobody
 					p = w.proxy("iptables", false)
 				}
@@ -121,10 +121,11 @@ func TestCrashLoop(t *testing.T) {
 	p := w.proxy("iptables", true)
 	w.silent(interval, 2*time.Minute, nil)
 	w.tool("*", "/bin/false")
-	p.kill()
+	p.Kill()
 	w.fires("SwitchyardDown", interval, 5*time.Minute, func(i int) {
 		if i%minute == 0 {
-			if err := w.start("proxy", "--config", filepath.Join(w.dir, "config.yaml")).cmd.Wait(); err == nil {
+			p := w.start("proxy", "--config", filepath.Join(w.dir, "config.yaml"))
+			if <-p.Done(); p.Err() == nil {
 				t.Error("the process ends without an error")
 			}
 		}
@@ -139,7 +140,7 @@ func TestDown(t *testing.T) {
 	w := newWorld(t)
 	p := w.proxy("nftables", true)
 	w.silent(interval, 2*time.Minute, nil)
-	p.kill()
+	p.Kill()
 	w.fires("SwitchyardDown", interval, 4*time.Minute, nil)
 	w.proxy("nftables", true)
 	w.ends("SwitchyardDown", interval, time.Minute)
@@ -156,7 +157,7 @@ func TestRestarting(t *testing.T) {
 	p := w.proxy("nftables", true)
 	w.fires("SwitchyardRestarting", interval, 15*time.Minute, func(i int) {
 		if i > 0 && i%(4*minute) == 0 {
-			p.kill()
+			p.Kill()
 			w.step(interval)
 			p = w.proxy("nftables", true)
 		}
@@ -238,7 +239,7 @@ func TestConntrackFull(t *testing.T) {
 	limit := filepath.Join(w.dir, "nf_conntrack_max")
 	must(t, os.WriteFile(limit, []byte("100\n"), 0o644))
 	const real = "/proc/sys/net/netfilter/nf_conntrack_max"
-	w.proxy("nftables", true).kill() // which loads the module
+	w.proxy("nftables", true).Kill() // which loads the module
 	must(t, unix.Mount(limit, real, "", unix.MS_BIND, ""))
 	t.Cleanup(func() { _ = unix.Unmount(real, 0) })
 	w.proxy("nftables", true)
@@ -429,7 +430,7 @@ func churn(t *testing.T, replace func(*world) *process) {
 	w.silent(interval, time.Hour, func(i int) {
 		switch i {
 		case steps / 3:
-			p.kill()
+			p.Kill()
 			p = replace(w)
 		case steps / 2:
 			w.http.CloseClientConnections()

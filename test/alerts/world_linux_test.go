@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,6 +22,7 @@ import (
 	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/kubeapi"
 	"github.com/switchyard-net/switchyard/test/netnstest"
+	"github.com/switchyard-net/switchyard/test/program"
 )
 
 const (
@@ -183,7 +183,7 @@ func slice(service string, addresses ...string) *discoveryv1.EndpointSlice {
 
 // process is the program in a process of its own.
 type process struct {
-	cmd *exec.Cmd
+	*program.Process
 	log string // a file
 }
 
@@ -192,43 +192,21 @@ func (w *world) start(args ...string) *process {
 	w.Helper()
 	out, err := os.CreateTemp(w.dir, "log")
 	must(w.T, err)
-	p := &process{exec.Command(os.Getenv(programVariable), args...), out.Name()}
-	p.cmd.Stdout, p.cmd.Stderr = out, out
-	p.cmd.Env = append(os.Environ(), "PATH="+w.tools)
-	must(w.T, startWithout(p.cmd, w.without))
-	_ = out.Close()
+	defer out.Close()
+	cmd := exec.Command(os.Getenv(programVariable), args...)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Env = append(os.Environ(), "PATH="+w.tools)
+	started, err := program.Start(cmd, program.Without(w.without...))
+	must(w.T, err)
+	p := &process{started, out.Name()}
 	w.Cleanup(func() {
-		p.kill()
+		p.Kill()
 		if w.Failed() {
 			text, _ := os.ReadFile(p.log)
 			w.Logf("%s:\n%.3000s", strings.Join(args, " "), text)
 		}
 	})
 	return p
-}
-
-// startWithout starts a command that can never have some capabilities.
-func startWithout(cmd *exec.Cmd, capabilities []uintptr) error {
-	if len(capabilities) == 0 {
-		return cmd.Start()
-	}
-	failed := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocks: the thread ends with the goroutine
-		for _, c := range capabilities {
-			if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
-				failed <- err
-				return
-			}
-		}
-		failed <- cmd.Start()
-	}()
-	return <-failed
-}
-
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill()
-	_ = p.cmd.Wait()
 }
 
 // proxy starts a proxy in a mode, and waits until it has programmed the first state if it is to come to that.

@@ -359,7 +359,7 @@ func TestProcess(t *testing.T) {
 	if p, err = startProcess(l.Node(), false, log, "/bin/false"); err != nil {
 		t.Fatal(err)
 	}
-	<-p.exited
+	<-p.Done()
 	if err := p.end(15); err == nil || !strings.Contains(err.Error(), "by itself") {
 		t.Errorf("a process that had ended: %v", err)
 	}

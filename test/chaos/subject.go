@@ -95,7 +95,7 @@ func (s *switchyard) Stop() error {
 		s.served = append(s.served, s.ledger.ForgetClients()) // clients that come while there is no relay are not handed over
 	}
 	s.leaving, s.running = s.running, nil
-	return errors.Join(err, s.leaving.cmd.Process.Signal(syscall.SIGTERM))
+	return errors.Join(err, s.leaving.Cmd.Process.Signal(syscall.SIGTERM))
 }
 
 // left waits until the process has ended that was asked to.
@@ -172,7 +172,7 @@ func (s *switchyard) awaitEnd(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-s.running.exited:
+	case <-s.running.Done():
 		s.running = nil
 		return nil
 	case <-time.After(changeTimeout):
@@ -186,15 +186,15 @@ func (s *switchyard) Failure() error {
 		return nil
 	}
 	select {
-	case <-s.running.exited:
-		return errors.Join(fmt.Errorf("switchyard has ended: %w", s.running.err), tail(s.log))
+	case <-s.running.Done():
+		return errors.Join(fmt.Errorf("switchyard has ended: %w", s.running.Err()), tail(s.log))
 	default:
 		return nil
 	}
 }
 
 // PID implements [Subject].
-func (s *switchyard) PID() int { return s.running.cmd.Process.Pid }
+func (s *switchyard) PID() int { return s.running.PID() }
 
 // Close implements [Subject].
 func (s *switchyard) Close() error { return errors.Join(s.Kill(), s.close(), s.dataplane.close()) }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/e2e/apicluster"
 	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
 	"github.com/switchyard-net/switchyard/test/topology"
@@ -121,11 +122,7 @@ func TestDaemon(t *testing.T) {
 	if err := syscall.Kill(p.PID(), syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-p.Exited():
-	case <-time.After(time.Minute):
-		t.Fatal("the program does not end on SIGTERM")
-	}
+	await.Receive(t, "the program ends on SIGTERM", p.Done())
 	reaches(t, n, frontend, "a")
 
 	// A broken file ends the start, and reports where it is broken.

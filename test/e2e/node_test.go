@@ -71,7 +71,7 @@ func startUpstream(ctx context.Context, plane *controlplane.ControlPlane, dir st
 	if err != nil {
 		return nil, errors.Join(err, door.Close(), n.Close())
 	}
-	n.ended = proxy.Exited()
+	n.ended = proxy.Done()
 	n.trouble = func() error { return errors.Join(proxy.Failure(), errors.New(proxy.Tail())) }
 	n.stop = func() error {
 		proxy.Kill()

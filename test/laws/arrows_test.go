@@ -131,6 +131,7 @@ var arrows = []arrow{
 	{"test/apitest", []string{"state", "internal/source/file", "brain", "store", "server", "internal/objectlog"}},
 	{"test/await", nil},
 	{"test/usage", nil},
+	{"test/program", nil},
 	{"test/fields", nil},
 	{"test/certtest", nil},
 	{"test/kubeapi", nil},

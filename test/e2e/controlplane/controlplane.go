@@ -276,7 +276,7 @@ func (c *ControlPlane) forward(from net.Conn) {
 // Process returns a running program of the control plane by its name, or nil.
 func (c *ControlPlane) Process(name string) *Process {
 	for _, p := range c.processes {
-		if p.cmd.Args[1] == name {
+		if p.Cmd.Args[1] == name {
 			return p
 		}
 	}

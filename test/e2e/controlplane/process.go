@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/program"
 )
 
 // grace is how long a program may take to end when it is asked to.
@@ -20,10 +21,8 @@ const grace = 5 * time.Second
 
 // Process is a running program.
 type Process struct {
-	cmd    *exec.Cmd
-	log    string
-	exited chan struct{} // closed when the program has ended
-	err    error         // why it ended; valid once exited is closed
+	*program.Process
+	log string
 }
 
 // namespace is where a program runs; *netns.NS and *lab.Host are some.
@@ -33,66 +32,32 @@ var _ namespace = (*netns.NS)(nil)
 
 // Run starts a program inside a namespace. Its output goes to a file in dir with the given name. It is killed when this
 // process ends.
-func Run(ns namespace, dir, name, program string, args ...string) (*Process, error) {
+func Run(ns namespace, dir, name, path string, args ...string) (*Process, error) {
 	out, err := os.Create(filepath.Join(dir, name+".log"))
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{cmd: exec.Command(program, args...), log: out.Name(), exited: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = out, out
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started := make(chan error, 1)
-	go func() {
-		defer close(p.exited)
-		defer out.Close()
-		// The thread waits as long as the program runs, since Pdeathsig is sent when the thread ends.
-		err := ns.Do(func() error {
-			err := p.cmd.Start()
-			started <- err
-			if err == nil {
-				p.err = p.cmd.Wait()
-			}
-			return nil
-		})
-		if err != nil {
-			p.err = err
-			started <- err
-		}
-	}()
-	if err := <-started; err != nil {
+	defer out.Close()
+	cmd := exec.Command(path, args...)
+	cmd.Stdout, cmd.Stderr = out, out
+	p, err := program.Start(cmd, ns.Do)
+	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	return p, nil
+	return &Process{p, out.Name()}, nil
 }
-
-// PID is the number of the process.
-func (p *Process) PID() int { return p.cmd.Process.Pid }
-
-// Exited is closed when the program has ended.
-func (p *Process) Exited() <-chan struct{} { return p.exited }
 
 // Stop ends the program and waits for it.
 func (p *Process) Stop() {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-p.exited:
-	case <-time.After(grace):
-		_ = p.cmd.Process.Kill()
-		<-p.exited
-	}
-}
-
-// Kill ends the program at once and waits for it.
-func (p *Process) Kill() {
-	_ = p.cmd.Process.Kill()
-	<-p.exited
+	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
+	p.End(grace)
 }
 
 // Failure returns why the program has ended, with the end of its log, or nil while it runs.
 func (p *Process) Failure() error {
 	select {
-	case <-p.exited:
-		return errors.Join(fmt.Errorf("%s ended: %w", p.cmd.Args[1], p.err), errors.New(p.Tail()))
+	case <-p.Done():
+		return errors.Join(fmt.Errorf("%s ended: %w", p.Cmd.Args[1], p.Err()), errors.New(p.Tail()))
 	default:
 		return nil
 	}
