@@ -19,6 +19,7 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/kubeapi"
 )
 
@@ -97,15 +98,7 @@ func (l logLines) Write(p []byte) (int, error) {
 // until waits for a line.
 func (l logLines) until(t *testing.T, want string) {
 	t.Helper()
-	for {
-		select {
-		case line := <-l:
-			if strings.Contains(line, want) {
-				return
-			}
-		case <-time.After(20 * time.Second):
-			t.Fatalf("%s is not logged", want)
-		}
+	for !strings.Contains(await.Receive(t, want+" is logged", l), want) {
 	}
 }
 

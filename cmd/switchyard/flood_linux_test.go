@@ -349,13 +349,8 @@ func followRelay(t *testing.T, dir, source string) *relayed {
 // expect waits for an update with exactly the given service.
 func (r *relayed) expect(t *testing.T, when, service string) {
 	t.Helper()
-	select {
-	case u := <-r.updates:
-		if len(u.Changed) != 1 || u.Changed[0].GetName() != service {
-			t.Fatalf("%s: there is an update of %v, want service %s", when, u.Changed, service)
-		}
-	case <-time.After(askTimeout):
-		t.Fatalf("%s: no update comes for %v", when, askTimeout)
+	if u := await.Receive(t, when+": an update comes", r.updates); len(u.Changed) != 1 || u.Changed[0].GetName() != service {
+		t.Fatalf("%s: there is an update of %v, want service %s", when, u.Changed, service)
 	}
 }
 

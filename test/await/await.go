@@ -19,21 +19,26 @@ func Until(t testing.TB, what string, holds func() bool, last ...func() any) {
 	t.Helper()
 	for end := time.Now().Add(Patience); !holds(); time.Sleep(pause) {
 		if time.Now().After(end) {
-			for _, l := range last {
-				t.Log(l())
-			}
-			t.Fatalf("not after %v: %s", Patience, what)
+			fail(t, what, last)
 		}
 	}
 }
 
-// Receive returns what comes from a channel, or the zero value when the channel is closed. It fails the test after [Patience].
-func Receive[T any](t testing.TB, what string, from <-chan T) (received T) {
+// Receive returns what comes from a channel, or the zero value when the channel is closed. It fails the test as [Until] does.
+func Receive[T any](t testing.TB, what string, from <-chan T, last ...func() any) (received T) {
 	t.Helper()
 	select {
 	case received = <-from:
 	case <-time.After(Patience):
-		t.Fatalf("not after %v: %s", Patience, what)
+		fail(t, what, last)
 	}
 	return received
+}
+
+func fail(t testing.TB, what string, last []func() any) {
+	t.Helper()
+	for _, l := range last {
+		t.Log(l())
+	}
+	t.Fatalf("not after %v: %s", Patience, what)
 }

@@ -19,10 +19,8 @@ import (
 	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/model"
 	vocabulary "github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 )
-
-// waitTimeout is how long a test waits for what must happen. It only passes if something is broken.
-const waitTimeout = 10 * time.Second
 
 // service renders a Service; ports tell its versions apart.
 func service(name string, port int) string {
@@ -141,13 +139,7 @@ func (f *files) remove(name string) {
 
 func (l *lab) next() update {
 	l.t.Helper()
-	select {
-	case u := <-l.updates:
-		return u
-	case <-time.After(waitTimeout):
-		l.t.Fatalf("no update; problems: %v", l.source.Problems())
-		return update{}
-	}
+	return await.Receive(l.t, "an update comes", l.updates, func() any { return l.source.Problems() })
 }
 
 func (l *lab) expect(set, deleted []string) {
@@ -161,16 +153,7 @@ func (l *lab) expect(set, deleted []string) {
 // expectLog waits for a message that contains text.
 func (l *lab) expectLog(text string) {
 	l.t.Helper()
-	timeout := time.After(waitTimeout)
-	for {
-		select {
-		case got := <-l.logs:
-			if strings.Contains(got, text) {
-				return
-			}
-		case <-timeout:
-			l.t.Fatalf("nothing was logged about %q", text)
-		}
+	for !strings.Contains(await.Receive(l.t, "the log has "+text, l.logs), text) {
 	}
 }
 

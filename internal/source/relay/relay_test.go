@@ -453,7 +453,7 @@ func TestTargets(t *testing.T) {
 		}
 		a := make(arrivals, 1)
 		stop := run(t, s, a)
-		if n := await.Receive(t, scheme+": objects come", a); n != 1 {
+		if n := await.Receive(t, scheme+": objects come", a, func() any { return s.Problems() }); n != 1 {
 			t.Errorf("%s: %d objects have come, want 1", scheme, n)
 		}
 		stop()
