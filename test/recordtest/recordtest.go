@@ -38,7 +38,7 @@ func Prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 // Prefixes parses ranges of addresses, also several that spaces separate in one text.
 func Prefixes(texts ...string) []netip.Prefix {
 	var list []netip.Prefix
-	for _, t := range strings.Fields(strings.Join(texts, " ")) {
+	for t := range strings.FieldsSeq(strings.Join(texts, " ")) {
 		list = append(list, Prefix(t))
 	}
 	return list
@@ -258,7 +258,7 @@ func CheckCounts(t testing.TB, when string, counter interface {
 // Addrs parses addresses, also several that spaces separate in one text.
 func Addrs(texts ...string) []netip.Addr {
 	var list []netip.Addr
-	for _, t := range strings.Fields(strings.Join(texts, " ")) {
+	for t := range strings.FieldsSeq(strings.Join(texts, " ")) {
 		list = append(list, Addr(t))
 	}
 	return list
@@ -267,7 +267,7 @@ func Addrs(texts ...string) []netip.Addr {
 // To is a route that forwards to endpoints, which are separated by spaces or texts of their own.
 func To(endpoints ...string) state.Route {
 	r := state.Route{Verdict: state.Forward}
-	for _, e := range strings.Fields(strings.Join(endpoints, " ")) {
+	for e := range strings.FieldsSeq(strings.Join(endpoints, " ")) {
 		r.Endpoints = append(r.Endpoints, state.Endpoint{Addr: netip.MustParseAddrPort(e)})
 	}
 	return r
