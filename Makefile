@@ -178,7 +178,7 @@ prose: ## Check the English of Markdown, proto files and Go comments (needs a C 
 	@echo "== prose"
 	@if command -v $$($(GO) env CC) >/dev/null; then \
 		(cd tools/prose && CGO_ENABLED=1 GOFLAGS= $(GO) build -o ../../bin/vale github.com/vale-cli/vale/v3/cmd/vale) && \
-		git ls-files '*.go' '*.md' '*.proto' | grep -vE '\.pb\.go$$|_bpfel|testdata/' | xargs bin/vale --config tools/prose/.vale.ini --output line --minAlertLevel warning; \
+		git ls-files '*.go' '*.md' '*.proto' | grep -vE '\.pb\.go$$|_bpfe[bl]|testdata/' | xargs bin/vale --config tools/prose/.vale.ini --output line --minAlertLevel warning; \
 	else echo "== without prose: Vale needs a C compiler, such as gcc"; fi
 
 # Without shellcheck, so that the result does not depend on the machine.

@@ -17,7 +17,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-//go:generate go tool -modfile=../../../tools/go.mod bpf2go -target bpfel -no-global-types -cc clang-14 -cflags "-O2 -g -Wall -Werror -idirafter /usr/include/x86_64-linux-gnu -idirafter /usr/include/aarch64-linux-gnu" lookups lookups.c
+//go:generate go tool -modfile=../../../tools/go.mod bpf2go -target bpfel,bpfeb -no-global-types -cc clang-14 -cflags "-O2 -g -Wall -Werror -idirafter /usr/include/x86_64-linux-gnu -idirafter /usr/include/aarch64-linux-gnu" lookups lookups.c
 //go:generate sh -c "sha256sum *.c ../programs/lookup.h > sources.sha256"
 
 // Reader reads maps as hooks do.

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-//go:generate go tool -modfile=../../../tools/go.mod bpf2go -target bpfel -no-global-types -cc clang-14 -cflags "-O2 -g -Wall -Werror -idirafter /usr/include/x86_64-linux-gnu -idirafter /usr/include/aarch64-linux-gnu" hooks hooks.c
-//go:generate go tool -modfile=../../../tools/go.mod bpf2go -target bpfel -no-global-types -cc clang-14 -cflags "-O2 -g -Wall -Werror -idirafter /usr/include/x86_64-linux-gnu -idirafter /usr/include/aarch64-linux-gnu" ends ends.c
+//go:generate go tool -modfile=../../../tools/go.mod bpf2go -target bpfel,bpfeb -no-global-types -cc clang-14 -cflags "-O2 -g -Wall -Werror -idirafter /usr/include/x86_64-linux-gnu -idirafter /usr/include/aarch64-linux-gnu" hooks hooks.c
+//go:generate go tool -modfile=../../../tools/go.mod bpf2go -target bpfel,bpfeb -no-global-types -cc clang-14 -cflags "-O2 -g -Wall -Werror -idirafter /usr/include/x86_64-linux-gnu -idirafter /usr/include/aarch64-linux-gnu" ends ends.c
 //go:generate sh -c "sha256sum *.c *.h > sources.sha256"
 
 // Settings are constants of the programs: those that are loaded keep them.
