@@ -13,6 +13,7 @@ ip link set lo up
 
 # Everything else that the dataplane needs is loaded by the kernel on its own, as on a node.
 modprobe sctp
+[ ! -e /modules ] || for module in $(cat /modules); do modprobe "$module"; done
 set --
 while IFS= read -r argument; do set -- "$@" "$argument"; done </arguments
 echo "Linux $(uname -r), $(nproc) CPUs, clock $(cat /sys/devices/system/clocksource/clocksource0/current_clocksource), up $(cut -d' ' -f1 /proc/uptime) s"

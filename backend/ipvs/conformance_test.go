@@ -15,13 +15,15 @@ import (
 	"github.com/switchyard-net/switchyard/conformance"
 	kernel "github.com/switchyard-net/switchyard/internal/kernel/ipvs"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 func TestMain(m *testing.M) { os.Exit(conformance.Main(m)) }
 
-// needIPVS skips a test on kernels without it.
+// needIPVS skips a test on kernels without it, and with -short.
 func needIPVS(t testing.TB) {
 	t.Helper()
+	netnstest.Need(t)
 	c, err := kernel.Dial()
 	if errors.Is(err, kernel.ErrNoIPVS) {
 		t.Skip(err)

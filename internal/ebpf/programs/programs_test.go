@@ -4,8 +4,10 @@ package programs
 
 import (
 	"bytes"
+	"debug/elf"
 	"errors"
 	"fmt"
+	"go/build"
 	"maps"
 	"os"
 	"os/exec"
@@ -308,6 +310,35 @@ func TestSourcesAreCompiled(t *testing.T) {
 		for _, path := range sources {
 			if !bytes.Contains(want, []byte("  "+filepath.Base(path)+"\n")) {
 				t.Errorf("%s is not in sources.sha256: run \"make programs\"", path)
+			}
+		}
+	}
+}
+
+// TestEveryArchitectureHasPrograms: a build for any architecture of a release embeds programs in its byte order.
+func TestEveryArchitectureHasPrograms(t *testing.T) {
+	for arch, order := range map[string]elf.Data{
+		"amd64": elf.ELFDATA2LSB, "arm64": elf.ELFDATA2LSB, "ppc64le": elf.ELFDATA2LSB, "riscv64": elf.ELFDATA2LSB, "s390x": elf.ELFDATA2MSB,
+	} {
+		target := build.Default
+		target.GOOS, target.GOARCH = "linux", arch
+		for _, dir := range generated {
+			pkg, err := target.ImportDir(dir, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := map[string]int{".": 2, "../ebpftest": 1}[dir]; len(pkg.EmbedPatterns) != want {
+				t.Errorf("%s for %s embeds %v, want %d objects", dir, arch, pkg.EmbedPatterns, want)
+			}
+			for _, name := range pkg.EmbedPatterns {
+				object, err := elf.Open(filepath.Join(dir, name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if object.Data != order {
+					t.Errorf("%s for %s is %v, want %v", name, arch, object.Data, order)
+				}
+				object.Close()
 			}
 		}
 	}
