@@ -32,9 +32,11 @@ SCALE   ?= 1
 SEQUENCES ?= 200
 VARIANT ?=
 MINUTES ?= 20
+# The version of Go's cryptographic module that make test-fips builds with.
+FIPS ?= v1.0.0
 
 .DEFAULT_GOAL := help
-.PHONY: published apidiff upgrade-grid quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards alerts recipes dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof soak histories-windows test-windows differential-windows clean
+.PHONY: published apidiff upgrade-grid quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards alerts recipes dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof soak histories-windows test-windows differential-windows clean test-arch test-arch-machine test-fips
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -125,6 +127,23 @@ connections-kernel: ## Open 10,000 connections through mode userspace and HAProx
 
 test-kernel: ## Run the conformance suite in an emulated machine with Debian's Linux 6.1, which has SCTP (root on Debian; DATAPLANE=nftables)
 	@DATAPLANE=$(DATAPLANE) bash scripts/kernel-test.sh
+
+test-arch: ## Run the unit tests for other architectures under QEMU: s390x (big-endian), arm64 and arm (ARCH=ppc64le for one)
+	@bash scripts/arch-test.sh $(ARCH)
+
+test-arch-machine: ## Run the conformance suite in an emulated machine of ARCH=s390x or arm64 (DATAPLANE=nftables; RUN=units for the tests that need the kernel)
+	@ARCH=$(or $(ARCH),s390x) RUN=$(or $(RUN),conformance) DATAPLANE=$(DATAPLANE) bash scripts/kernel-test.sh
+
+# The packages that use TLS, and the stories of the command line. A client of old TLS cannot be made in FIPS mode.
+FIPS_PACKAGES := ./server ./source/kube ./internal/apifollower ./internal/source/relay ./internal/clusterserver
+test-fips: export GOFIPS140 = $(FIPS)
+test-fips: export CGO_ENABLED = 0
+test-fips: ## Build bin/fips/switchyard with Go's certified module (FIPS=v1.0.0), and test that it serves with nothing but approved algorithms
+	@mkdir -p bin/fips && $(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/fips/ ./cmd/switchyard ./cmd/switchyard-lab
+	@bin/fips/switchyard version | tee /dev/stderr | grep -q ' FIPS 140-3 module $(FIPS)'
+	@GODEBUG=fips140=only $(GO) test -short -vet=off -skip TestCertificatesDecide/old_TLS $(FIPS_PACKAGES)
+	@cd client && GODEBUG=fips140=only $(GO) test -short -vet=off ./...
+	@GODEBUG=fips140=only $(GO) test -vet=off -run TestAPIStories/tls ./cmd/switchyard
 
 # What is kept of the last release.
 KEPT = test/upgrade/testdata/$(shell awk '/^v/ { last = $$1 } END { print last }' test/upgrade/releases.txt)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"crypto/fips140"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -17,11 +18,14 @@ func Version(set string) string {
 	return "unknown"
 }
 
-// VersionText is what 'switchyard version' prints: with the commit, if the go command knew it.
+// VersionText is what 'switchyard version' prints: with the commit, if the go command knew it, and in FIPS mode with the cryptographic module.
 func VersionText(set string) string {
 	text := fmt.Sprintf("switchyard %s %s %s/%s", Version(set), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	if info, ok := debug.ReadBuildInfo(); ok {
 		text += commitOf(info)
+	}
+	if fips140.Enabled() {
+		text += " FIPS 140-3 module " + fips140.Version()
 	}
 	return text
 }

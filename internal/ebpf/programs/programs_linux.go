@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 
 	"github.com/cilium/ebpf"
@@ -35,7 +36,7 @@ type Settings struct {
 // Load returns what the programs and their maps are made from.
 func Load(s Settings) (*ebpf.CollectionSpec, error) {
 	if strconv.IntSize < 64 {
-		return nil, errors.New("the programs need a machine that reads 64 bits at once")
+		return nil, fmt.Errorf("mode ebpf needs a 64-bit architecture, not %s: set mode nftables", runtime.GOARCH)
 	}
 	spec, err := loadHooks()
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -312,6 +313,14 @@ func TestSourcesAreCompiled(t *testing.T) {
 				t.Errorf("%s is not in sources.sha256: run \"make programs\"", path)
 			}
 		}
+	}
+}
+
+// TestLoadNeeds64Bits: the programs read a route as one word. Elsewhere the error names another mode. make test-arch runs this for arm.
+func TestLoadNeeds64Bits(t *testing.T) {
+	_, err := Load(Settings{})
+	if strconv.IntSize == 64 && err != nil || strconv.IntSize == 32 && (err == nil || !strings.Contains(err.Error(), "set mode nftables")) {
+		t.Errorf("with words of %d bits: %v", strconv.IntSize, err)
 	}
 }
 
