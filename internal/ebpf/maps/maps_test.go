@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,7 +25,8 @@ import (
 func open(t *testing.T, needs maps.Needs, dawdle time.Duration) *ebpftest.Reader {
 	t.Helper()
 	r, err := ebpftest.NewReader(needs, dawdle)
-	if errors.Is(err, unix.EPERM) {
+	// Readers that take their time wait in a callback, for which the kernel needs a JIT compiler. Debian's for s390x has none.
+	if errors.Is(err, unix.EPERM) || err != nil && strings.Contains(err.Error(), "callbacks are not allowed in non-JITed programs") {
 		t.Skip(err)
 	}
 	ok(t, err)
@@ -196,8 +198,9 @@ func frontends(r *ebpftest.Reader, f state.Family) *ebpf.Map {
 
 // TestNoReadIsMixed: a reader that takes its time between route and slot finds an endpoint of the set that the route led to.
 func TestNoReadIsMixed(t *testing.T) {
-	open(t, maps.Needs{}, 0) // or skip
-	reads, err := ebpftest.MixedReads(t.Context(), 1_000_000, 20*time.Microsecond)
+	const dawdle = 20 * time.Microsecond
+	open(t, maps.Needs{}, dawdle) // or skip
+	reads, err := ebpftest.MixedReads(t.Context(), 1_000_000, dawdle)
 	ok(t, err)
 	t.Logf("%+v", reads)
 	if reads.Mixed > 0 || reads.Misses > 0 || reads.Reads < 1000 || reads.Changes != 1_000_000 {
