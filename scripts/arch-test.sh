@@ -26,7 +26,7 @@ for arch in "$@"; do
 	for module in . client; do
 		echo "== go test -short in $module for $arch"
 		(cd "$module" && GOOS=linux GOARCH=$arch CGO_ENABLED=0 go test -short -vet=off -cpu 1 -timeout 30m -exec "$emulator" -skip "$skipped_tests" \
-			$(go list ./... | grep -vE "$skipped") | grep -v 'no test files') || status=1
+			$(go list ./... | grep -vE "$skipped") | grep --line-buffered -v 'no test files') || status=1
 	done
 done
 exit $status
