@@ -80,7 +80,7 @@ type story struct {
 	servers   map[string][]string       // names of the servers on each host
 	services  map[string]*model.Service // by name, in namespace default
 	flows     map[string][]*openFlow
-	surveys   map[string]map[visit]string
+	surveys   map[string]map[visit]answered
 	loads     map[string]*load
 }
 
@@ -94,7 +94,7 @@ func newStory(ctx context.Context, d Dataplane) *story {
 		nextPorts: map[*topology.Host]uint16{},
 		services:  map[string]*model.Service{},
 		flows:     map[string][]*openFlow{},
-		surveys:   map[string]map[visit]string{},
+		surveys:   map[string]map[visit]answered{},
 		loads:     map[string]*load{},
 	}
 }

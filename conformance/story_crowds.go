@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"sync"
@@ -23,70 +24,127 @@ type visit struct {
 	to   netip.AddrPort
 }
 
-// survey: survey NAME FROM PROTO TO [unchanged|changed|unchanged-except=HOST] [across]
+// answered says who answered a visit, and when.
+type answered struct {
+	server       string
+	began, ended time.Time
+}
+
+// survey: survey NAME FROM PROTO TO [unchanged|changed|unchanged-except=HOST] [within=DURATION] [across]
 //
-// It connects once from each of the host's addresses, in turn, and notes who answered. Then it compares with the last survey
+// It connects once from each of the host's addresses to each frontend, and notes who answered. Then it compares with the last survey
 // of that name: nobody, or somebody, was answered by another server than before. With unchanged-except, all that HOST
-// answered before are answered by others now, and all the others by the same. With across, each client is answered by the same
-// server at all addresses.
-func (s *story) survey(_ *testscript.TestScript, args []string) error {
-	across := len(args) > 4 && args[len(args)-1] == "across"
-	if across {
-		args = args[:len(args)-1]
-	}
-	if len(args) < 4 || len(args) > 5 || s.hosts[args[1]] == nil {
-		return errors.New("usage: survey NAME FROM PROTO TO [unchanged|changed|unchanged-except=HOST] [across]")
-	}
-	host := s.hosts[args[1]]
-	proto, err := parseProtocol(args[2])
-	if err != nil {
-		return err
-	}
-	dsts, err := s.served(proto, args[3])
-	if err != nil {
-		return err
-	}
-	before, now, servers := s.surveys[args[0]], map[visit]string{}, map[netip.Addr]string{}
-	for _, dst := range dsts {
-		for _, addr := range host.Addrs {
-			if addr.Is4() != dst.Addr().Is4() {
-				continue
+// answered before are answered by others now, and all the others by the same. With within, it leaves out clients whose two connections are
+// further apart, as on a busy machine. With across, each client is answered by the same server at all addresses.
+func (s *story) survey(ts *testscript.TestScript, args []string) error {
+	var (
+		how    string
+		within time.Duration
+		across bool
+		rest   = args
+	)
+	for len(rest) > 4 {
+		last := rest[len(rest)-1]
+		if limit, ok := strings.CutPrefix(last, "within="); ok {
+			d, err := time.ParseDuration(limit)
+			if err != nil {
+				return err
 			}
-			options := topology.ProbeOptions{Source: addr, Timeout: answerTimeout}
-			if proto != state.TCP {
-				options.SourcePort = s.freshPorts(host, 1) // what the kernel remembers of a flow outlives affinity
-			}
-			answer := host.Probe(s.ctx, proto, dst, options)
-			if answer.Outcome != topology.Answered {
-				return fmt.Errorf("%v to %v %v: %v (%w)", addr, proto, dst, answer.Outcome, answer.Err)
-			}
-			now[visit{addr, dst}] = answer.Server
-			if across && servers[addr] != "" && servers[addr] != answer.Server {
-				return fmt.Errorf("%v to %v was answered by %s, and at another address of the Service port by %s", addr, dst, answer.Server, servers[addr])
-			}
-			servers[addr] = answer.Server
+			within = d
+		} else if last == "across" {
+			across = true
+		} else {
+			how = last
 		}
+		rest = rest[:len(rest)-1]
 	}
-	s.surveys[args[0]] = now
-	if len(args) == 4 {
+	if len(rest) < 4 || s.hosts[rest[1]] == nil {
+		return errors.New("usage: survey NAME FROM PROTO TO [unchanged|changed|unchanged-except=HOST] [within=DURATION] [across]")
+	}
+	name, host := rest[0], s.hosts[rest[1]]
+	proto, err := parseProtocol(rest[2])
+	if err != nil {
+		return err
+	}
+	dsts, err := s.served(proto, rest[3])
+	if err != nil {
+		return err
+	}
+	before, now := s.surveys[name], map[visit]answered{}
+	var (
+		mu      sync.Mutex // guards now and errs
+		errs    []error
+		clients sync.WaitGroup
+	)
+	for _, addr := range host.Addrs {
+		clients.Go(func() {
+			visits, err := s.visits(host, proto, addr, dsts, across)
+			mu.Lock()
+			defer mu.Unlock()
+			maps.Copy(now, visits)
+			errs = append(errs, err)
+		})
+	}
+	clients.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	s.surveys[name] = now
+	if how == "" {
 		return nil
 	}
 	if before == nil {
-		return fmt.Errorf("there is no survey %s to compare with", args[0])
+		return fmt.Errorf("there is no survey %s to compare with", name)
 	}
-	return compareSurveys(before, now, args[4])
+	if within > 0 {
+		all := len(now)
+		now = maps.Clone(now)
+		maps.DeleteFunc(now, func(v visit, a answered) bool { return a.ended.Sub(before[v].began) > within })
+		ts.Logf("%d of %d clients came again within %v", len(now), all, within)
+		if len(now) == 0 {
+			return fmt.Errorf("no client came again within %v: the machine is too busy for this story", within)
+		}
+	}
+	return compareSurveys(before, now, how)
 }
 
-func compareSurveys(before, now map[visit]string, how string) error {
+// visits connects from one address to destinations of its family, one after the other, and returns who answered. With across, all answers
+// must come from the same server.
+func (s *story) visits(host *topology.Host, proto state.Protocol, from netip.Addr, dsts []netip.AddrPort, across bool) (map[visit]answered, error) {
+	visits, server := map[visit]answered{}, ""
+	for _, dst := range dsts {
+		if from.Is4() != dst.Addr().Is4() {
+			continue
+		}
+		options := topology.ProbeOptions{Source: from, Timeout: answerTimeout}
+		if proto != state.TCP {
+			options.SourcePort = s.freshPorts(host, 1) // what the kernel remembers of a flow outlives affinity
+		}
+		began := time.Now()
+		answer := host.Probe(s.ctx, proto, dst, options)
+		if answer.Outcome != topology.Answered {
+			return nil, fmt.Errorf("%v to %v %v: %v (%w)", from, proto, dst, answer.Outcome, answer.Err)
+		}
+		visits[visit{from, dst}] = answered{answer.Server, began, time.Now()}
+		if across && server != "" && server != answer.Server {
+			return nil, fmt.Errorf("%v to %v was answered by %s, and at another address of the Service port by %s", from, dst, answer.Server, server)
+		}
+		server = answer.Server
+	}
+	return visits, nil
+}
+
+func compareSurveys(before, now map[visit]answered, how string) error {
 	moved := 0
 	_, gone, _ := strings.Cut(how, "unchanged-except=")
-	for v, server := range now {
-		changed := server != before[v]
+	for v, a := range now {
+		was := before[v].server
+		changed := a.server != was
 		if changed {
 			moved++
 		}
-		if how != "changed" && changed != (before[v] == gone) {
-			return fmt.Errorf("%v to %v was answered by %s and now by %s", v.from, v.to, before[v], server)
+		if how != "changed" && changed != (was == gone) {
+			return fmt.Errorf("%v to %v was answered by %s and now by %s", v.from, v.to, was, a.server)
 		}
 	}
 	if how == "changed" && moved == 0 {
