@@ -70,9 +70,12 @@ func sameList[E any](a, b []E) bool { return len(a) == len(b) && (len(a) == 0 ||
 
 // isSame reports whether the ports of a pair are the same memory.
 func (p *portPair) isSame() bool {
-	same := func(a, b *state.Route) bool { return a.Verdict == b.Verdict && sameList(a.Endpoints, b.Endpoints) }
+	same := func(a, b *state.Route) bool {
+		return a.Verdict == b.Verdict && a.Refused == b.Refused && sameList(a.Endpoints, b.Endpoints)
+	}
 	return p.from == p.to || p.from != nil && p.to != nil &&
-		p.from.Affinity == p.to.Affinity && sameList(p.from.Frontends, p.to.Frontends) && sameList(p.from.Lingering, p.to.Lingering) &&
+		p.from.Affinity == p.to.Affinity && p.from.Balance == p.to.Balance && p.from.Ejection == p.to.Ejection && p.from.DrainSeconds == p.to.DrainSeconds &&
+		sameList(p.from.Frontends, p.to.Frontends) && sameList(p.from.Lingering, p.to.Lingering) &&
 		p.from.Internal.Masquerade == p.to.Internal.Masquerade && p.from.External.Masquerade == p.to.External.Masquerade &&
 		same(&p.from.Internal.Inside, &p.to.Internal.Inside) && same(&p.from.Internal.Outside, &p.to.Internal.Outside) &&
 		same(&p.from.External.Inside, &p.to.External.Inside) && same(&p.from.External.Outside, &p.to.External.Outside)
@@ -253,9 +256,14 @@ func mixRoutes(from, to *state.Route, n int) (mixed state.Route, moved int) {
 		}
 	}
 	mixed.Endpoints = append(mixed.Endpoints, at...)
-	mixed.Verdict = state.Forward
+	mixed.Verdict, mixed.Refused = state.Forward, to.Refused
+	if mixed.Refused > 0 || slices.ContainsFunc(mixed.Endpoints, func(e state.Endpoint) bool { return e.Weight != 0 }) {
+		for i := range mixed.Endpoints { // one of both may be even
+			mixed.Endpoints[i].Weight = max(1, mixed.Endpoints[i].Weight)
+		}
+	}
 	if len(mixed.Endpoints) == 0 {
-		mixed.Verdict = to.Verdict
+		mixed.Verdict, mixed.Refused = to.Verdict, 0
 	}
 	return mixed, len(gone) + len(come)
 }

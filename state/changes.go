@@ -11,8 +11,8 @@ type Changes struct {
 	// Added and Removed are the addresses of endpoints in routes, sorted. An address that several ports have counts once, and an address
 	// that one of them still has is not removed.
 	Added, Removed []netip.Addr
-	// Others name what else changed, in the order "ports", "frontends", "routes", "affinity", "health check". Ports come and go. "routes" is there
-	// only if no address came or went: an endpoint has another port, or connections are treated in another way.
+	// Others name what else changed, in the order "ports", "frontends", "routes", "affinity", "balance", "ejection", "drain deadline", "health
+	// check". Ports come and go. "routes" is there only if no address came or went: an endpoint has another port, or connections are treated in another way.
 	Others []string
 }
 
@@ -23,7 +23,7 @@ func (c *Changes) IsEmpty() bool { return len(c.Added)+len(c.Removed)+len(c.Othe
 // Others is empty. The cost is linear in the size of the records.
 func ChangesOf(before, after *Service) (c Changes) {
 	const isBefore, isAfter = 1, 2
-	var ports, frontends, routes, affinity bool
+	var ports, frontends, routes, affinity, balance, ejection, drain bool
 	in := map[netip.Addr]byte{} // the addresses that some route has and its counterpart lacks, and which of the records have them
 	for was, is := range pairs(before, after) {
 		if was == nil || is == nil {
@@ -32,6 +32,9 @@ func ChangesOf(before, after *Service) (c Changes) {
 		} else {
 			frontends = frontends || !equalLists(was.Frontends, is.Frontends, Frontend.Equal)
 			affinity = affinity || was.Affinity != is.Affinity
+			balance = balance || was.Balance != is.Balance
+			ejection = ejection || was.Ejection != is.Ejection
+			drain = drain || was.DrainSeconds != is.DrainSeconds
 			routes = routes || !was.Internal.Equal(&is.Internal) || !was.External.Equal(&is.External) ||
 				!equalLists(was.Lingering, is.Lingering, func(a, b Endpoint) bool { return a == b })
 		}
@@ -67,6 +70,9 @@ func ChangesOf(before, after *Service) (c Changes) {
 		{frontends, "frontends"},
 		{routes && len(c.Added)+len(c.Removed) == 0, "routes"},
 		{affinity, "affinity"},
+		{balance, "balance"},
+		{ejection, "ejection"},
+		{drain, "drain deadline"},
 		{before.HealthCheck != after.HealthCheck, "health check"},
 	} {
 		if o.is {

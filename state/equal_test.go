@@ -90,7 +90,7 @@ func fill(t *testing.T, v reflect.Value, seed *int) {
 		v.SetBool(true)
 	case reflect.Int, reflect.Int64:
 		v.SetInt(int64(n))
-	case reflect.Uint8, reflect.Uint16, reflect.Uint64:
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		v.SetUint(uint64(n%255 + 1))
 	default:
 		t.Fatalf("%v needs a rule in fill", v.Type())
@@ -133,7 +133,7 @@ func visit(t *testing.T, v reflect.Value, path string, f func(path string, chang
 		f(path, func() { v.SetBool(!v.Bool()) })
 	case reflect.Int, reflect.Int64:
 		f(path, func() { v.SetInt(v.Int() + 1) })
-	case reflect.Uint8, reflect.Uint16, reflect.Uint64:
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		f(path, func() { v.SetUint(v.Uint() ^ 1) })
 	default:
 		t.Fatalf("%v needs a rule in visit", v.Type())
@@ -167,5 +167,20 @@ func TestEqualTakesEmptyForNil(t *testing.T) {
 	b := state.Node{Addresses: []netip.Addr{}, PodCIDRs: []netip.Prefix{}, ServiceCIDRs: []netip.Prefix{}}
 	if !a.Equal(&b) || !b.Equal(&a) {
 		t.Error("node: empty and nil are not Equal")
+	}
+}
+
+// TestEqualSeesWeightsOfSharedRoutes: routes that share the memory of their endpoints may still differ.
+func TestEqualSeesWeightsOfSharedRoutes(t *testing.T) {
+	shared := state.Route{Verdict: state.Forward, Endpoints: []state.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Weight: 1}}}
+	refusing, dropping := shared, shared
+	refusing.Refused, dropping.Verdict = 1, state.Drop
+	for _, other := range []state.Route{refusing, dropping} {
+		if shared.Equal(&other) || other.Equal(&shared) {
+			t.Errorf("%+v and %+v are Equal", shared, other)
+		}
+	}
+	if same := shared; !shared.Equal(&same) {
+		t.Error("a route does not equal itself")
 	}
 }

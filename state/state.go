@@ -102,6 +102,12 @@ type Port struct {
 	Name     string
 	Protocol Protocol
 	Family   Family
+	// Balance is how new connections are shared between endpoints. Affinity wins over it.
+	Balance Balance
+	// Ejection means that endpoints which do not answer get no new connections while they are silent. Only for TCP.
+	Ejection bool
+	// DrainSeconds is how long connections to an endpoint may stay after it has ceased to get new ones. 0 sets no deadline.
+	DrainSeconds uint32
 	// Frontends are the addresses that clients connect to, ordered by [Frontend.Compare], never empty.
 	Frontends []Frontend
 	// Internal is for connections to frontends of kind ClusterIP.
@@ -113,7 +119,7 @@ type Port struct {
 	Affinity time.Duration
 	// Lingering are serving endpoints of a UDP port that are in no route. They get no new connections here, but UDP flows that they
 	// already have must not be deleted. A TCP port also has such endpoints, where connections to removed endpoints are to be reset.
-	// Empty otherwise, ordered as [Route.Endpoints].
+	// Empty otherwise, ordered as [Route.Endpoints]. They have no weights.
 	Lingering []Endpoint
 }
 
@@ -190,6 +196,12 @@ type Frontend struct {
 	// the interfaces that the node has now.
 	Addr netip.Addr
 	Port uint16
+	// LastPort is the last port of a range that begins with Port, 0 for a single port. Either all frontends of a port are ranges, or none. The
+	// endpoints of ranges have port 0: connections keep the port that the client has chosen.
+	LastPort uint16
+	// Ping means that the address answers echo requests of ICMP from the clients that the frontend admits. An address answers a client if one
+	// of its frontends does. Never set for kind NodePort.
+	Ping bool
 	// Restricted means that only clients in Sources may connect. New connections of all others are dropped before
 	// anything else is looked at, also before a reject verdict. An empty Sources then admits no client.
 	Restricted bool
@@ -218,13 +230,47 @@ type Traffic struct {
 	Masquerade Masquerade
 }
 
+// Balance is how a new connection gets its endpoint.
+type Balance uint8
+
+// The ways to balance.
+const (
+	// Random draws an endpoint for each connection.
+	Random Balance = iota
+	// HashClient gives all connections of a client address the same endpoint, on all nodes, as long as the endpoint is there.
+	HashClient
+	// HashConnection does so for each connection by its addresses and ports.
+	HashConnection
+	// LeastConnections prefers endpoints with fewer connections.
+	LeastConnections
+)
+
+func (b Balance) String() string {
+	switch b {
+	case Random:
+		return "Random"
+	case HashClient:
+		return "HashClient"
+	case HashConnection:
+		return "HashConnection"
+	case LeastConnections:
+		return "LeastConnections"
+	}
+	return fmt.Sprintf("Balance(%d)", uint8(b))
+}
+
 // Route is where new connections go.
 type Route struct {
 	// Verdict is [Forward] exactly if Endpoints is not empty.
 	Verdict Verdict
-	// Endpoints share new connections evenly. They are ordered by [Endpoint.Compare] and distinct.
+	// Refused is the weight of the connections that are rejected, next to the weights of the endpoints. It is 0 unless the route is weighted.
+	Refused uint32
+	// Endpoints share new connections evenly, or by their weights if the route is weighted. They are ordered by [Endpoint.Compare] and distinct.
 	Endpoints []Endpoint
 }
+
+// Weighted reports whether the endpoints have weights. Either all have one, or none.
+func (r *Route) Weighted() bool { return len(r.Endpoints) > 0 && r.Endpoints[0].Weight != 0 }
 
 // Verdict is what happens to a new connection.
 type Verdict uint8
@@ -287,6 +333,9 @@ type Endpoint struct {
 	Addr netip.AddrPort
 	// Local is true for endpoints on this node.
 	Local bool
+	// Weight is the endpoint's share of the connections of the route in which it is listed, in proportion to the other weights there. It is 0 in
+	// a route that is not weighted. An endpoint that is to get no connections is in no route.
+	Weight uint16
 }
 
 // Compare orders endpoints by address and port.
@@ -326,6 +375,7 @@ func (s *Service) Equal(o *Service) bool {
 // Equal reports whether two ports are the same in every field.
 func (p *Port) Equal(o *Port) bool {
 	return p.Name == o.Name && p.Protocol == o.Protocol && p.Family == o.Family && p.Affinity == o.Affinity &&
+		p.Balance == o.Balance && p.Ejection == o.Ejection && p.DrainSeconds == o.DrainSeconds &&
 		slices.EqualFunc(p.Frontends, o.Frontends, Frontend.Equal) &&
 		p.Internal.Equal(&o.Internal) && p.External.Equal(&o.External) &&
 		slices.Equal(p.Lingering, o.Lingering)
@@ -333,7 +383,7 @@ func (p *Port) Equal(o *Port) bool {
 
 // Equal reports whether two frontends are the same in every field.
 func (f Frontend) Equal(o Frontend) bool {
-	return f.Kind == o.Kind && f.Addr == o.Addr && f.Port == o.Port && f.Restricted == o.Restricted &&
+	return f.Kind == o.Kind && f.Addr == o.Addr && f.Port == o.Port && f.LastPort == o.LastPort && f.Ping == o.Ping && f.Restricted == o.Restricted &&
 		slices.Equal(f.Sources, o.Sources)
 }
 
@@ -344,10 +394,13 @@ func (t *Traffic) Equal(o *Traffic) bool {
 
 // Equal reports whether two routes are the same in every field.
 func (r *Route) Equal(o *Route) bool {
-	if n := len(r.Endpoints); n > 0 && n == len(o.Endpoints) && &r.Endpoints[0] == &o.Endpoints[0] {
-		return r.Verdict == o.Verdict // as nearly always: most Services treat all clients alike
+	if r.Verdict != o.Verdict || r.Refused != o.Refused {
+		return false
 	}
-	return r.Verdict == o.Verdict && slices.Equal(r.Endpoints, o.Endpoints)
+	if n := len(r.Endpoints); n > 0 && n == len(o.Endpoints) && &r.Endpoints[0] == &o.Endpoints[0] {
+		return true // as nearly always: most Services treat all clients alike
+	}
+	return slices.Equal(r.Endpoints, o.Endpoints)
 }
 
 // Equal reports whether two nodes are the same in every field. Empty and nil slices are the same.

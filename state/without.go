@@ -5,8 +5,13 @@ import "slices"
 // Without returns the record without the frontends that are taken, and without ports and traffic to which none leads then. It is s itself
 // if none of its frontends is taken.
 func (s *Service) Without(taken map[FrontendKey]bool) *Service {
+	return s.dropFrontends(func(p *Port, f *Frontend) bool { return taken[p.Key(f)] })
+}
+
+// dropFrontends is Without for the frontends that drop selects.
+func (s *Service) dropFrontends(drop func(*Port, *Frontend) bool) *Service {
 	isTaken := func(p *Port) func(Frontend) bool {
-		return func(f Frontend) bool { return taken[p.Key(&f)] }
+		return func(f Frontend) bool { return drop(p, &f) }
 	}
 	if !slices.ContainsFunc(s.Ports, func(p Port) bool { return slices.ContainsFunc(p.Frontends, isTaken(&p)) }) {
 		return s
@@ -50,6 +55,7 @@ func (p *Port) dropUnusedTraffic() {
 	p.Lingering = slices.Compact(lingering)
 }
 
+// endpointsOf returns the endpoints of both routes, without weights, which belong to a route.
 func endpointsOf(t *Traffic) []Endpoint {
-	return slices.Concat(t.Inside.Endpoints, t.Outside.Endpoints)
+	return unweighted(slices.Concat(t.Inside.Endpoints, t.Outside.Endpoints))
 }

@@ -1,0 +1,37 @@
+package backend
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// TestPartsKeepWeights: a route on the way between two versions is weighted as a whole or not at all, and no weight is lost.
+func TestPartsKeepWeights(t *testing.T) {
+	route := func(from, n int, weight uint16, refused uint32) *state.Route {
+		r := &state.Route{Verdict: state.Forward, Refused: refused}
+		for i := range n {
+			r.Endpoints = append(r.Endpoints, state.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(from + i)}), 80), Weight: weight})
+		}
+		return r
+	}
+	even, weighted, refusing := route(1, 20, 0, 0), route(11, 20, 5, 0), route(11, 20, 5, 100)
+	for _, c := range []struct{ from, to *state.Route }{{even, weighted}, {weighted, even}, {weighted, refusing}, {refusing, even}, {even, refusing}} {
+		for n := range 40 {
+			mixed, moved := mixRoutes(c.from, c.to, n)
+			with := 0
+			for _, e := range mixed.Endpoints {
+				if e.Weight != 0 {
+					with++
+				}
+			}
+			if moved > n || with != 0 && with != len(mixed.Endpoints) || mixed.Refused != 0 && with == 0 {
+				t.Fatalf("%d of %d moved: %d of %d endpoints have weights, %d is refused", moved, n, with, len(mixed.Endpoints), mixed.Refused)
+			}
+		}
+		if mixed, _ := mixRoutes(c.from, c.to, 100); !mixed.Equal(c.to) {
+			t.Errorf("the last part is %+v, want %+v", mixed, c.to)
+		}
+	}
+}
