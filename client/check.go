@@ -83,11 +83,24 @@ func (s *sources) port(p *localnetv1.Port) error {
 		isInternal := f.GetKind() == localnetv1.FrontendKind_FRONTEND_KIND_CLUSTER_IP
 		internal, external = internal || isInternal, external || !isInternal
 	}
+	if _, ok := localnetv1.Balance_name[int32(p.GetBalance())]; !ok {
+		return fmt.Errorf("balance: %d is not known here: perhaps the server is newer, and this program must be updated", int32(p.GetBalance()))
+	}
+	ranges := p.GetFrontends()[0].GetLastPort() != 0
+	for i, f := range p.GetFrontends() {
+		if (f.GetLastPort() != 0) != ranges {
+			return fmt.Errorf("frontends[%d].last_port: %d, but frontends[0] has %d", i, f.GetLastPort(), p.GetFrontends()[0].GetLastPort())
+		}
+	}
 	for i, e := range p.GetEndpoints() {
 		if err := checkAddress("address", e.GetAddress(), p.GetFamily()); err != nil {
 			return fmt.Errorf("endpoints[%d].%w", i, err)
 		}
-		if err := checkPortNumber("port", e.GetPort()); err != nil {
+		if ranges {
+			if e.GetPort() != 0 {
+				return fmt.Errorf("endpoints[%d].port: %d, but the frontends are ranges", i, e.GetPort())
+			}
+		} else if err := checkPortNumber("port", e.GetPort()); err != nil {
 			return fmt.Errorf("endpoints[%d].%w", i, err)
 		}
 	}
@@ -117,6 +130,12 @@ func (s *sources) frontend(f *localnetv1.Frontend, family localnetv1.Family) err
 	}
 	if err := checkPortNumber("port", f.GetPort()); err != nil {
 		return err
+	}
+	if last := f.GetLastPort(); last != 0 && (last > 65535 || last <= f.GetPort()) {
+		return fmt.Errorf("last_port: %d is not from %d to 65535", last, f.GetPort()+1)
+	}
+	if f.GetPing() && f.GetKind() == localnetv1.FrontendKind_FRONTEND_KIND_NODE_PORT {
+		return errors.New("ping: a node port has no address that could answer")
 	}
 	if f.SourceRanges == nil {
 		return nil
@@ -179,8 +198,27 @@ func checkTraffic(t *localnetv1.Traffic, endpoints int) error {
 		if err := checkIndices("endpoints", r.GetEndpoints(), endpoints); err != nil {
 			return fmt.Errorf("%s.%w", r.field, err)
 		}
+		if err := checkWeights(r.Route); err != nil {
+			return fmt.Errorf("%s.%w", r.field, err)
+		}
 	}
 	return checkEnum("masquerade", t.GetMasquerade(), localnetv1.Masquerade_name)
+}
+
+func checkWeights(r *localnetv1.Route) error {
+	weights := r.GetWeights()
+	if len(weights) == 0 && r.GetRefusedWeight() != 0 {
+		return fmt.Errorf("refused_weight: %d without weights", r.GetRefusedWeight())
+	}
+	if len(weights) != 0 && len(weights) != len(r.GetEndpoints()) {
+		return fmt.Errorf("weights: there are %d for %d endpoints", len(weights), len(r.GetEndpoints()))
+	}
+	for i, w := range weights {
+		if w < 1 || w > 65535 {
+			return fmt.Errorf("weights[%d]: %d is not from 1 to 65535", i, w)
+		}
+	}
+	return nil
 }
 
 // checkEnum refuses values that are not set or not known.

@@ -15,15 +15,16 @@ import (
 // full is a service in which everything occurs that may.
 func full() *localnetv1.ServiceEndpoints {
 	v6 := netip.MustParseAddr("2001:db8::1").AsSlice()
-	forward := &localnetv1.Route{Verdict: localnetv1.Verdict_VERDICT_FORWARD, Endpoints: []uint32{0, 1}}
+	forward := &localnetv1.Route{Verdict: localnetv1.Verdict_VERDICT_FORWARD, Endpoints: []uint32{0, 1}, Weights: []uint32{65535, 1}, RefusedWeight: 1 << 31}
 	drop := func() *localnetv1.Route { return &localnetv1.Route{Verdict: localnetv1.Verdict_VERDICT_DROP} }
 	return &localnetv1.ServiceEndpoints{
 		Namespace: "shop", Name: "dns",
 		Ports: []*localnetv1.Port{
 			{
 				Name: "dns", Protocol: localnetv1.Protocol_PROTOCOL_UDP, Family: localnetv1.Family_FAMILY_IPV4, AffinitySeconds: 10800,
+				Balance: localnetv1.Balance_BALANCE_HASH_CLIENT, Ejection: true, DrainSeconds: 86400,
 				Frontends: []*localnetv1.Frontend{
-					{Kind: localnetv1.FrontendKind_FRONTEND_KIND_CLUSTER_IP, Address: []byte{10, 96, 0, 1}, Port: 53},
+					{Kind: localnetv1.FrontendKind_FRONTEND_KIND_CLUSTER_IP, Address: []byte{10, 96, 0, 1}, Port: 53, Ping: true},
 					{Kind: localnetv1.FrontendKind_FRONTEND_KIND_LOAD_BALANCER, Address: []byte{192, 0, 2, 1}, Port: 53, Restricted: true, SourceRanges: new(uint32(1))},
 					{Kind: localnetv1.FrontendKind_FRONTEND_KIND_NODE_PORT, Port: 30053},
 				},
@@ -91,6 +92,20 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Internal.Inside.Endpoints[1] = 3 }, "internal.inside.endpoints[1]: there is no endpoint 3"},
 		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Internal.Inside.Endpoints[1] = 1<<32 - 1 }, "internal.inside.endpoints[1]"},
 		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Internal.Inside.Endpoints[1] = 0 }, "internal.inside.endpoints[1]: 0 does not ascend"},
+		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Balance = 9 }, "balance: 9 is not known"},
+		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Internal.Inside.Weights[1] = 0 }, "internal.inside.weights[1]: 0 is not from"},
+		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Internal.Inside.Weights[0] = 65536 }, "internal.inside.weights[0]: 65536"},
+		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Internal.Inside.Weights = []uint32{1} }, "internal.inside.weights: there are 1 for 2"},
+		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.External.Outside.RefusedWeight = 1 }, "external.outside.refused_weight: 1 without"},
+		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Frontends[0].LastPort = 53 }, "frontends[0].last_port: 53 is not from 54"},
+		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Frontends[0].LastPort = 65536 }, "frontends[0].last_port: 65536"},
+		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Frontends[0].LastPort = 54 }, "frontends[1].last_port: 0, but frontends[0] has 54"},
+		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) {
+			for _, f := range p.Frontends {
+				f.LastPort = 40000
+			}
+		}, "endpoints[0].port: 5353, but the frontends are ranges"},
+		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Frontends[2].Ping = true }, "frontends[2].ping: a node port"},
 		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Internal.Masquerade = 9 }, "internal.masquerade: 9"},
 		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Lingering[0] = 3 }, "lingering[0]: there is no endpoint 3"},
 	} {

@@ -75,13 +75,12 @@ class EndpointsServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def NextNames(self, request, context):
-        """NextNames returns what DNS needs to know about services, as soon as there is anything other than what the client has: a long
-        poll. It is for DNS servers on the node. Names are the same on every node, and those of all services are there, also of
-        those that are not routed: headless ones, those of type ExternalName, and those that have opted out of the service proxy. So
-        they have positions of their own, and a client that follows Watch or Next sees nothing of them.
+        """NextNames returns the records that DNS servers on the node need, as soon as they differ from the client's: a long poll. Names are
+        the same on every node. They include services that are not routed: headless ones, services of type ExternalName, and services
+        that have opted out of the service proxy. So they have positions of their own, and a client of Watch or Next sees none of them.
 
-        An answer is the whole, or what has changed since the position in the request. Its last part has a position; what has been
-        received of a stream that ends before is worth nothing. A server that has no names fails with UNIMPLEMENTED.
+        An answer is the whole, or the changes since the position in the request. Its last part has a position. Discard the parts of a
+        stream that ends before. A server that has no names fails with UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

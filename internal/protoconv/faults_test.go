@@ -21,7 +21,7 @@ type fault[M any] struct {
 }
 
 func TestFaultsOfAService(t *testing.T) {
-	const udp, tcp = 0, 1
+	const udp, tcp, rtp = 0, 1, 2
 	for _, c := range []fault[localnetv1.ServiceEndpoints]{
 		{"protocol", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Protocol = 1 }, []string{"protocol is 1", "not known"}},
 		{"family", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Family = 0 }, []string{"family is FAMILY_UNSPECIFIED"}},
@@ -35,6 +35,16 @@ func TestFaultsOfAService(t *testing.T) {
 			m.Ports[tcp].Frontends[0].Address = []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 1, 2, 3, 4}
 		}, []string{"must have 4 bytes"}},
 		{"address of a node port", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Frontends[4].Address = make([]byte, 4) }, []string{"frontends[4].address has 4 bytes", "NODE_PORT"}},
+		{"last port before the first", func(m *localnetv1.ServiceEndpoints) { m.Ports[rtp].Frontends[0].LastPort = 10000 }, []string{"frontends[0].last_port is 10000", "from 10001"}},
+		{"large last port", func(m *localnetv1.ServiceEndpoints) { m.Ports[rtp].Frontends[0].LastPort = 65536 }, []string{"frontends[0].last_port is 65536"}},
+		{"one range", func(m *localnetv1.ServiceEndpoints) { m.Ports[rtp].Frontends[1].LastPort = 0 }, []string{"frontends[1].last_port is 0", "either all"}},
+		{"port behind a range", func(m *localnetv1.ServiceEndpoints) { m.Ports[rtp].Endpoints[1].Port = 53 }, []string{"endpoints[1].port is 53", "must be 0"}},
+		{"ping of a node port", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Frontends[4].Ping = true }, []string{"frontends[4].ping is set"}},
+		{"balance", func(m *localnetv1.ServiceEndpoints) { m.Ports[tcp].Balance = 9 }, []string{"balance is 9", "not known"}},
+		{"fewer weights", func(m *localnetv1.ServiceEndpoints) { m.Ports[tcp].Internal.Outside.Weights = []uint32{1} }, []string{"internal.outside has 1 weights and 2 endpoints"}},
+		{"weight 0", func(m *localnetv1.ServiceEndpoints) { m.Ports[tcp].Internal.Outside.Weights[1] = 0 }, []string{"internal.outside.weights[1] is 0"}},
+		{"large weight", func(m *localnetv1.ServiceEndpoints) { m.Ports[tcp].Internal.Outside.Weights[1] = 65536 }, []string{"internal.outside.weights[1] is 65536"}},
+		{"refused without weights", func(m *localnetv1.ServiceEndpoints) { m.Ports[tcp].Internal.Inside.RefusedWeight = 1 }, []string{"internal.inside.refused_weight is 1"}},
 		{"port 0", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Frontends[0].Port = 0 }, []string{"frontends[0].port is 0"}},
 		{"port 65536", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Endpoints[0].Port = 65536 }, []string{"endpoints[0].port is 65536"}},
 		{"order of frontends", func(m *localnetv1.ServiceEndpoints) { f := m.Ports[udp].Frontends; f[0], f[1] = f[1], f[0] }, []string{"frontends[1] must come before frontends[0]"}},
@@ -59,14 +69,14 @@ func TestFaultsOfAService(t *testing.T) {
 		{"internal without frontends", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Frontends = m.Ports[udp].Frontends[1:] }, []string{"internal is set"}},
 		{"verdict", func(m *localnetv1.ServiceEndpoints) { m.Ports[tcp].Internal.Inside.Verdict = 7 }, []string{"internal.inside.verdict is 7"}},
 		{"no verdict", func(m *localnetv1.ServiceEndpoints) { m.Ports[tcp].Internal.Outside = nil }, []string{"internal.outside.verdict is VERDICT_UNSPECIFIED"}},
-		{"forward to nothing", func(m *localnetv1.ServiceEndpoints) { m.Ports[tcp].Internal.Outside.Verdict = 1 }, []string{"internal.outside has the verdict VERDICT_FORWARD and 0 endpoints"}},
+		{"forward to nothing", func(m *localnetv1.ServiceEndpoints) { m.Ports[tcp].Internal.Inside.Verdict = 1 }, []string{"internal.inside has the verdict VERDICT_FORWARD and 0 endpoints"}},
 		{"endpoints of a drop", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].External.Outside.Endpoints = []uint32{0} }, []string{"VERDICT_DROP and 1 endpoints"}},
 		{"index", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Internal.Inside.Endpoints[1] = 5 }, []string{"internal.inside.endpoints[1] is 5", "has 5 endpoints"}},
 		{"order of indices", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Internal.Inside.Endpoints = []uint32{1, 1} }, []string{"endpoints[1] is 1 after 1", "ascending"}},
 		{"masquerade", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].External.Masquerade = 5 }, []string{"external.masquerade is 5"}},
 		{"no masquerade", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].External.Masquerade = 0 }, []string{"external.masquerade is MASQUERADE_UNSPECIFIED"}},
 		{"lingering index", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Lingering = []uint32{1 << 31} }, []string{"lingering[0] is 2147483648"}},
-		{"lingering TCP", func(m *localnetv1.ServiceEndpoints) { m.Ports[tcp].Lingering = []uint32{0} }, []string{`port "http"`, "only endpoints of UDP"}},
+		{"lingering TCP", func(m *localnetv1.ServiceEndpoints) { m.Ports[tcp].DrainSeconds = 0 }, []string{`port "http"`, "only endpoints of UDP"}},
 		{"health check port", func(m *localnetv1.ServiceEndpoints) { m.HealthCheck.Port = 0 }, []string{"health_check.port is 0"}},
 		{"health check count", func(m *localnetv1.ServiceEndpoints) { m.HealthCheck.LocalIpv6 = 1 << 31 }, []string{"health_check"}},
 	} {

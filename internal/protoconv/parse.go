@@ -68,7 +68,12 @@ func readPort(m *localnetv1.Port, sources [][]netip.Prefix, p *state.Port) (err 
 	if err := readFrontends(m.GetFrontends(), sources, p); err != nil {
 		return err
 	}
-	all, err := parse("endpoints", m.GetEndpoints(), func(e *localnetv1.Endpoint) (state.Endpoint, error) { return parseEndpoint(p.Family, e) })
+	if _, known := localnetv1.Balance_name[int32(m.GetBalance())]; !known {
+		return fmt.Errorf("balance is %v, which is not known here", m.GetBalance())
+	}
+	p.Balance, p.Ejection, p.DrainSeconds = state.Balance(m.GetBalance()), m.GetEjection(), m.GetDrainSeconds()
+	ranges := p.Frontends[0].LastPort != 0
+	all, err := parse("endpoints", m.GetEndpoints(), func(e *localnetv1.Endpoint) (state.Endpoint, error) { return parseEndpoint(p.Family, ranges, e) })
 	if err != nil {
 		return err
 	}
@@ -85,8 +90,8 @@ func readPort(m *localnetv1.Port, sources [][]netip.Prefix, p *state.Port) (err 
 	if p.External, err = parseTraffic("external", "another kind than CLUSTER_IP", external, m.GetExternal(), all, routes); err != nil {
 		return err
 	}
-	if p.Protocol != state.UDP && len(m.GetLingering()) > 0 {
-		return fmt.Errorf("lingering has endpoints; only endpoints of UDP can linger")
+	if p.Protocol != state.UDP && p.DrainSeconds == 0 && len(m.GetLingering()) > 0 {
+		return fmt.Errorf("lingering has endpoints; only endpoints of UDP and of ports with drain_seconds can linger")
 	}
 	p.Lingering, err = pick("lingering", m.GetLingering(), all)
 	return err
@@ -116,6 +121,11 @@ func readFrontends(list []*localnetv1.Frontend, sources [][]netip.Prefix, p *sta
 	if err != nil {
 		return err
 	}
+	for i := range p.Frontends {
+		if (p.Frontends[i].LastPort != 0) != (p.Frontends[0].LastPort != 0) {
+			return fmt.Errorf("frontends[%d].last_port is %d, and %d in frontends[0]; either all have one, or none", i, p.Frontends[i].LastPort, p.Frontends[0].LastPort)
+		}
+	}
 	return ascending("frontends", "kind, address and port", p.Frontends, state.Frontend.Compare)
 }
 
@@ -137,6 +147,15 @@ func parseFrontend(family state.Family, sources [][]netip.Prefix, m *localnetv1.
 	if f.Port, err = parsePort(m.GetPort()); err != nil {
 		return f, fmt.Errorf(".port %w", err)
 	}
+	if last := m.GetLastPort(); last != 0 {
+		if last > math.MaxUint16 || last <= m.GetPort() {
+			return f, fmt.Errorf(".last_port is %d; it must be from %d to 65535, or 0", last, m.GetPort()+1)
+		}
+		f.LastPort = uint16(last)
+	}
+	if f.Ping = m.GetPing(); f.Ping && f.Kind == state.NodePort {
+		return f, fmt.Errorf(".ping is set; a NODE_PORT has no address that could answer")
+	}
 	f.Restricted = m.GetRestricted()
 	if m.SourceRanges == nil {
 		return f, nil
@@ -154,10 +173,17 @@ func parseFrontend(family state.Family, sources [][]netip.Prefix, m *localnetv1.
 	return f, nil
 }
 
-func parseEndpoint(family state.Family, m *localnetv1.Endpoint) (e state.Endpoint, err error) {
+// parseEndpoint reads an endpoint. Behind ranges, it has no port.
+func parseEndpoint(family state.Family, ranges bool, m *localnetv1.Endpoint) (e state.Endpoint, err error) {
 	addr, err := parseAddressOf(family, m.GetAddress())
 	if err != nil {
 		return e, fmt.Errorf(".address %w", err)
+	}
+	if ranges {
+		if m.GetPort() != 0 {
+			return e, fmt.Errorf(".port is %d; it must be 0, because the frontends have last_port", m.GetPort())
+		}
+		return state.Endpoint{Addr: netip.AddrPortFrom(addr, 0), Local: m.GetLocal()}, nil
 	}
 	port, err := parsePort(m.GetPort())
 	if err != nil {
@@ -207,12 +233,36 @@ func parseRoute(what string, m *localnetv1.Route, all []state.Endpoint, earlier 
 	if r.Endpoints, err = pick(what+".endpoints", m.GetEndpoints(), all); err != nil {
 		return r, err
 	}
+	if err := readWeights(what, m, &r); err != nil {
+		return r, err
+	}
 	for i := range earlier {
 		if r.Equal(&earlier[i]) {
 			return earlier[i], nil
 		}
 	}
 	return r, nil
+}
+
+// readWeights gives the endpoints of a route their weights. The list of the route is a copy then.
+func readWeights(what string, m *localnetv1.Route, r *state.Route) error {
+	list := m.GetWeights()
+	switch {
+	case len(list) == 0 && m.GetRefusedWeight() == 0:
+		return nil
+	case len(list) == 0:
+		return fmt.Errorf("%s.refused_weight is %d; it must be 0 without weights", what, m.GetRefusedWeight())
+	case len(list) != len(r.Endpoints):
+		return fmt.Errorf("%s has %d weights and %d endpoints; each endpoint has one, or none has", what, len(list), len(r.Endpoints))
+	}
+	r.Endpoints, r.Refused = slices.Clone(r.Endpoints), m.GetRefusedWeight()
+	for i, w := range list {
+		if w == 0 || w > math.MaxUint16 {
+			return fmt.Errorf("%s.weights[%d] is %d; it must be from 1 to 65535", what, i, w)
+		}
+		r.Endpoints[i].Weight = uint16(w)
+	}
+	return nil
 }
 
 // pick returns the items of all that the ascending list names. If it names all, it is all.

@@ -1,6 +1,7 @@
 package protoconv_test
 
 import (
+	"fmt"
 	"net/netip"
 	"reflect"
 	"testing"
@@ -23,10 +24,22 @@ import (
 
 func TestNothingOfAServiceIsLost(t *testing.T) {
 	testEveryChange(t, fullService, func(s *state.Service) (*state.Service, error) {
+		for _, p := range s.Ports {
+			for _, e := range p.Lingering {
+				if e.Weight != 0 {
+					return nil, fmt.Errorf("%+v breaks what package state promises: only routes have weights", e)
+				}
+				if p.Protocol == state.TCP && p.DrainSeconds == 0 {
+					return nil, fmt.Errorf("%+v is for dataplanes in the process only", e)
+				}
+			}
+		}
 		return protoconv.ParseService(transmit(t, protoconv.Service(s)))
 	}, (*state.Service).Equal, []string{
 		".Name.Namespace", ".Name.Name", ".Ports[0].Name", ".Ports[0].Affinity", ".Ports[0].Frontends[0].Addr", ".Ports[0].Frontends[0].Port",
 		".Ports[0].Frontends[2].Restricted", ".Ports[0].Internal.Inside.Endpoints[0].Addr (address)", ".Ports[0].External.Masquerade",
+		".Ports[1].Balance", ".Ports[1].Ejection", ".Ports[1].DrainSeconds", ".Ports[0].Frontends[0].Ping", ".Ports[0].External.Inside.Endpoints[0].Weight",
+		".Ports[0].External.Inside.Refused", ".Ports[2].Frontends[0].LastPort",
 		".HealthCheck.Port", ".HealthCheck.LocalIPv4", ".HealthCheck.LocalIPv6",
 	})
 }
@@ -134,6 +147,16 @@ func forward(list ...string) state.Route {
 	return state.Route{Verdict: state.Forward, Endpoints: endpoints(list...)}
 }
 
+// weighted gives endpoints weights from first on.
+func weighted(first uint16, refused uint32, list ...string) state.Route {
+	r := forward(list...)
+	r.Refused = refused
+	for i := range r.Endpoints {
+		r.Endpoints[i].Weight = first + uint16(i)
+	}
+	return r
+}
+
 // fullService has something in every field. Its lists share no memory.
 func fullService() *state.Service {
 	return &state.Service{
@@ -142,7 +165,7 @@ func fullService() *state.Service {
 			{
 				Name: "dns", Protocol: state.UDP, Family: state.IPv4, Affinity: 3 * time.Hour,
 				Frontends: []state.Frontend{
-					{Kind: state.ClusterIP, Addr: netip.MustParseAddr("10.96.0.1"), Port: 53},
+					{Kind: state.ClusterIP, Addr: netip.MustParseAddr("10.96.0.1"), Port: 53, Ping: true},
 					{Kind: state.ExternalIP, Addr: netip.MustParseAddr("192.0.2.1"), Port: 53},
 					{Kind: state.LoadBalancer, Addr: netip.MustParseAddr("192.0.2.2"), Port: 53, Restricted: true},
 					{Kind: state.LoadBalancer, Addr: netip.MustParseAddr("192.0.2.4"), Port: 53, Restricted: true,
@@ -150,13 +173,23 @@ func fullService() *state.Service {
 					{Kind: state.NodePort, Port: 30053},
 				},
 				Internal:  state.Traffic{Inside: forward("10.1.0.1:53", "10.1.0.3:53"), Outside: forward("10.1.0.1:53", "10.1.0.3:53"), Masquerade: state.MasqueradeUnlessPod},
-				External:  state.Traffic{Inside: forward("10.1.0.5:53"), Outside: state.Route{Verdict: state.Drop}, Masquerade: state.MasqueradeAlways},
+				External:  state.Traffic{Inside: weighted(5, 65535, "10.1.0.5:53"), Outside: state.Route{Verdict: state.Drop}, Masquerade: state.MasqueradeAlways},
 				Lingering: endpoints("10.1.0.7:53", "10.1.0.9:53"),
 			},
 			{
 				Name: "http", Protocol: state.TCP, Family: state.IPv6,
+				Balance: state.HashConnection, Ejection: true, DrainSeconds: 60, Lingering: endpoints("[fd01::1]:80"),
 				Frontends: []state.Frontend{{Kind: state.ClusterIP, Addr: netip.MustParseAddr("fd96::1"), Port: 80}},
-				Internal:  state.Traffic{Inside: state.Route{Verdict: state.Reject}, Outside: state.Route{Verdict: state.Reject}},
+				Internal:  state.Traffic{Inside: state.Route{Verdict: state.Reject}, Outside: weighted(1, 0, "[fd01::2]:80", "[fd01::3]:80")},
+			},
+			{
+				Name: "rtp", Protocol: state.UDP, Family: state.IPv4, Balance: state.LeastConnections,
+				Frontends: []state.Frontend{
+					{Kind: state.ClusterIP, Addr: netip.MustParseAddr("10.96.0.1"), Port: 10000, LastPort: 19999},
+					{Kind: state.NodePort, Port: 31000, LastPort: 31099},
+				},
+				Internal: state.Traffic{Inside: forward("10.1.0.1:0"), Outside: forward("10.1.0.1:0")},
+				External: state.Traffic{Inside: forward("10.1.0.1:0"), Outside: forward("10.1.0.2:0")},
 			},
 		},
 		HealthCheck: state.HealthCheck{Port: 30000, LocalIPv4: 1, LocalIPv6: 2},

@@ -37,12 +37,15 @@ func (r *sourceRanges) fillPort(p *state.Port, m *localnetv1.Port) {
 	m.External = traffic(&p.External, all)
 	m.AffinitySeconds = seconds(p.Affinity)
 	m.Lingering = indices(lingering(p), all)
+	m.Balance = localnetv1.Balance(p.Balance)
+	m.Ejection = p.Ejection
+	m.DrainSeconds = p.DrainSeconds
 }
 
-// lingering returns the lingering endpoints that a message contains: the UDP endpoints. Clients consider others a
-// fault.
+// lingering returns the lingering endpoints that a message contains: those of UDP ports, and of ports with a deadline. Clients consider
+// others a fault.
 func lingering(p *state.Port) []state.Endpoint {
-	if p.Protocol != state.UDP {
+	if p.Protocol != state.UDP && p.DrainSeconds == 0 {
 		return nil
 	}
 	return p.Lingering
@@ -85,6 +88,8 @@ func (r *sourceRanges) fillFrontend(f *state.Frontend, m *localnetv1.Frontend) {
 	m.Kind = localnetv1.FrontendKind(f.Kind)
 	m.Address = bytesOf(f.Addr)
 	m.Port = uint32(f.Port)
+	m.LastPort = uint32(f.LastPort)
+	m.Ping = f.Ping
 	m.Restricted = f.Restricted
 	if len(f.Sources) > 0 {
 		m.SourceRanges = new(r.index(f.Sources))
@@ -115,7 +120,18 @@ func traffic(t *state.Traffic, all []state.Endpoint) *localnetv1.Traffic {
 }
 
 func route(r *state.Route, all []state.Endpoint) *localnetv1.Route {
-	return &localnetv1.Route{Verdict: localnetv1.Verdict(r.Verdict), Endpoints: indices(r.Endpoints, all)}
+	return &localnetv1.Route{Verdict: localnetv1.Verdict(r.Verdict), Endpoints: indices(r.Endpoints, all), Weights: weights(r), RefusedWeight: r.Refused}
+}
+
+func weights(r *state.Route) []uint32 {
+	if !slices.ContainsFunc(r.Endpoints, func(e state.Endpoint) bool { return e.Weight != 0 }) {
+		return nil
+	}
+	list := make([]uint32, len(r.Endpoints))
+	for i, e := range r.Endpoints {
+		list[i] = uint32(e.Weight)
+	}
+	return list
 }
 
 // indices returns where in all each of some is.
@@ -134,7 +150,7 @@ func indices(some, all []state.Endpoint) []uint32 {
 	return list
 }
 
-// endpointsOf returns the endpoints that occur in a port, in order, each once. It may be one of the port's own lists.
+// endpointsOf returns the endpoints that occur in a port, in order, each once, whatever its weights are. It may be one of the port's own lists.
 func endpointsOf(p *state.Port) []state.Endpoint {
 	var all []state.Endpoint
 	merged := false
@@ -157,12 +173,12 @@ func endpointsOf(p *state.Port) []state.Endpoint {
 		all = slices.Clone(all)
 	}
 	slices.SortFunc(all, compareWhole)
-	return slices.Compact(all)
+	return slices.CompactFunc(all, func(a, b state.Endpoint) bool { return compareWhole(a, b) == 0 })
 }
 
 func hasTwins(sorted []state.Endpoint) bool {
 	for i := 1; i < len(sorted); i++ {
-		if sorted[i-1] == sorted[i] {
+		if compareWhole(sorted[i-1], sorted[i]) == 0 {
 			return true
 		}
 	}
@@ -174,7 +190,7 @@ func same(a, b []state.Endpoint) bool {
 	return len(a) == len(b) && len(a) > 0 && &a[0] == &b[0]
 }
 
-// compareWhole distinguishes endpoints that differ in any field.
+// compareWhole distinguishes endpoints that differ in any field but the weight, which is the route's.
 func compareWhole(a, b state.Endpoint) int {
 	if c := a.Compare(b); c != 0 || a.Local == b.Local {
 		return c

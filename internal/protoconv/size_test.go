@@ -21,6 +21,7 @@ func TestLargestRecordFits(t *testing.T) {
 	const maxMessage, otherParts = 64 << 20, 1 << 20 // package client's, and more than what else is in a message with a record
 	for name, ports := range map[string][]state.Port{
 		"endpoints": {largePort("", 1, 0, brain.MaxEntries-10)},
+		"weights":   {weighted(largePort("", 1, 0, (brain.MaxEntries-10)/2))},
 		"frontends": {largePort("", (brain.MaxEntries-5)/5, 0, 0)},
 		"sources":   {largePort("", 1, brain.MaxEntries-11, 0)},
 		"ports":     manyPorts(brain.MaxEntries/10, 1, 0),
@@ -31,6 +32,13 @@ func TestLargestRecordFits(t *testing.T) {
 			t.Errorf("%s: %d bytes, which is more than clients take", name, n)
 		}
 	}
+}
+
+func weighted(p state.Port) state.Port {
+	for i := range p.Internal.Inside.Endpoints {
+		p.Internal.Inside.Endpoints[i].Weight = 65535
+	}
+	return p
 }
 
 func manyPorts(n, sources, endpoints int) []state.Port {

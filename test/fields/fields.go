@@ -50,7 +50,9 @@ func visit(t testing.TB, v reflect.Value, path string, f func(path string, chang
 	case netip.AddrPort:
 		set(" (address)", netip.AddrPortFrom(x.Addr().Next(), x.Port()))
 		set(" (port)", netip.AddrPortFrom(x.Addr(), x.Port()+1))
-		set(" (no port)", netip.AddrPortFrom(x.Addr(), 0))
+		if x.Port() != 0 {
+			set(" (no port)", netip.AddrPortFrom(x.Addr(), 0))
+		}
 		return
 	case netip.Prefix:
 		set(" (address)", netip.PrefixFrom(x.Addr().Next(), x.Bits()))
@@ -94,7 +96,7 @@ func visit(t testing.TB, v reflect.Value, path string, f func(path string, chang
 		f(path, func() { v.SetBool(!v.Bool()) })
 	case reflect.Int, reflect.Int64:
 		f(path, func() { v.SetInt(v.Int() + 1) })
-	case reflect.Uint8, reflect.Uint16:
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
 		f(path, func() { v.SetUint(v.Uint() + 1) })
 		if v.Uint() != 0 {
 			f(path+" (zero)", func() { v.SetUint(0) })

@@ -39,6 +39,132 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Feature is a part of services that not every client knows. A dataplane names what it can program. What is said here happens to a service that
+// uses a feature which the client has not named.
+type Feature int32
+
+const (
+	Feature_FEATURE_UNSPECIFIED Feature = 0
+	// Route.weights and refused_weight. Otherwise endpoints share connections evenly, and none are rejected.
+	Feature_FEATURE_WEIGHTS Feature = 1
+	// Port.balance. Otherwise each connection gets a random endpoint.
+	Feature_FEATURE_BALANCE Feature = 2
+	// Frontend.last_port. Otherwise the frontend is left out.
+	Feature_FEATURE_RANGES Feature = 3
+	// Frontend.ping. Otherwise it is not set.
+	Feature_FEATURE_PING Feature = 4
+	// Port.ejection. Otherwise it is not set.
+	Feature_FEATURE_EJECTION Feature = 5
+	// Port.drain_seconds. Otherwise it is 0, and lingering has endpoints of UDP only.
+	Feature_FEATURE_DRAIN_DEADLINE Feature = 6
+)
+
+// Enum value maps for Feature.
+var (
+	Feature_name = map[int32]string{
+		0: "FEATURE_UNSPECIFIED",
+		1: "FEATURE_WEIGHTS",
+		2: "FEATURE_BALANCE",
+		3: "FEATURE_RANGES",
+		4: "FEATURE_PING",
+		5: "FEATURE_EJECTION",
+		6: "FEATURE_DRAIN_DEADLINE",
+	}
+	Feature_value = map[string]int32{
+		"FEATURE_UNSPECIFIED":    0,
+		"FEATURE_WEIGHTS":        1,
+		"FEATURE_BALANCE":        2,
+		"FEATURE_RANGES":         3,
+		"FEATURE_PING":           4,
+		"FEATURE_EJECTION":       5,
+		"FEATURE_DRAIN_DEADLINE": 6,
+	}
+)
+
+func (x Feature) Enum() *Feature {
+	p := new(Feature)
+	*p = x
+	return p
+}
+
+func (x Feature) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Feature) Descriptor() protoreflect.EnumDescriptor {
+	return file_switchyard_localnet_v1_localnet_proto_enumTypes[0].Descriptor()
+}
+
+func (Feature) Type() protoreflect.EnumType {
+	return &file_switchyard_localnet_v1_localnet_proto_enumTypes[0]
+}
+
+func (x Feature) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Feature.Descriptor instead.
+func (Feature) EnumDescriptor() ([]byte, []int) {
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{0}
+}
+
+// Balance is how a new connection gets its endpoint.
+type Balance int32
+
+const (
+	// A random one.
+	Balance_BALANCE_UNSPECIFIED Balance = 0
+	// All connections of a client address get the same, on all nodes, as long as it is there.
+	Balance_BALANCE_HASH_CLIENT Balance = 1
+	// Likewise for each connection, by its addresses and ports.
+	Balance_BALANCE_HASH_CONNECTION Balance = 2
+	// One with fewer connections than others.
+	Balance_BALANCE_LEAST_CONNECTIONS Balance = 3
+)
+
+// Enum value maps for Balance.
+var (
+	Balance_name = map[int32]string{
+		0: "BALANCE_UNSPECIFIED",
+		1: "BALANCE_HASH_CLIENT",
+		2: "BALANCE_HASH_CONNECTION",
+		3: "BALANCE_LEAST_CONNECTIONS",
+	}
+	Balance_value = map[string]int32{
+		"BALANCE_UNSPECIFIED":       0,
+		"BALANCE_HASH_CLIENT":       1,
+		"BALANCE_HASH_CONNECTION":   2,
+		"BALANCE_LEAST_CONNECTIONS": 3,
+	}
+)
+
+func (x Balance) Enum() *Balance {
+	p := new(Balance)
+	*p = x
+	return p
+}
+
+func (x Balance) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Balance) Descriptor() protoreflect.EnumDescriptor {
+	return file_switchyard_localnet_v1_localnet_proto_enumTypes[1].Descriptor()
+}
+
+func (Balance) Type() protoreflect.EnumType {
+	return &file_switchyard_localnet_v1_localnet_proto_enumTypes[1]
+}
+
+func (x Balance) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Balance.Descriptor instead.
+func (Balance) EnumDescriptor() ([]byte, []int) {
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{1}
+}
+
 // Protocol is a transport protocol, by its IANA number.
 type Protocol int32
 
@@ -76,11 +202,11 @@ func (x Protocol) String() string {
 }
 
 func (Protocol) Descriptor() protoreflect.EnumDescriptor {
-	return file_switchyard_localnet_v1_localnet_proto_enumTypes[0].Descriptor()
+	return file_switchyard_localnet_v1_localnet_proto_enumTypes[2].Descriptor()
 }
 
 func (Protocol) Type() protoreflect.EnumType {
-	return &file_switchyard_localnet_v1_localnet_proto_enumTypes[0]
+	return &file_switchyard_localnet_v1_localnet_proto_enumTypes[2]
 }
 
 func (x Protocol) Number() protoreflect.EnumNumber {
@@ -89,7 +215,7 @@ func (x Protocol) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Protocol.Descriptor instead.
 func (Protocol) EnumDescriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{0}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{2}
 }
 
 // Family is an IP family, by the version field of its header.
@@ -126,11 +252,11 @@ func (x Family) String() string {
 }
 
 func (Family) Descriptor() protoreflect.EnumDescriptor {
-	return file_switchyard_localnet_v1_localnet_proto_enumTypes[1].Descriptor()
+	return file_switchyard_localnet_v1_localnet_proto_enumTypes[3].Descriptor()
 }
 
 func (Family) Type() protoreflect.EnumType {
-	return &file_switchyard_localnet_v1_localnet_proto_enumTypes[1]
+	return &file_switchyard_localnet_v1_localnet_proto_enumTypes[3]
 }
 
 func (x Family) Number() protoreflect.EnumNumber {
@@ -139,7 +265,7 @@ func (x Family) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Family.Descriptor instead.
 func (Family) EnumDescriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{1}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{3}
 }
 
 // FrontendKind says where a frontend comes from.
@@ -182,11 +308,11 @@ func (x FrontendKind) String() string {
 }
 
 func (FrontendKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_switchyard_localnet_v1_localnet_proto_enumTypes[2].Descriptor()
+	return file_switchyard_localnet_v1_localnet_proto_enumTypes[4].Descriptor()
 }
 
 func (FrontendKind) Type() protoreflect.EnumType {
-	return &file_switchyard_localnet_v1_localnet_proto_enumTypes[2]
+	return &file_switchyard_localnet_v1_localnet_proto_enumTypes[4]
 }
 
 func (x FrontendKind) Number() protoreflect.EnumNumber {
@@ -195,7 +321,7 @@ func (x FrontendKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FrontendKind.Descriptor instead.
 func (FrontendKind) EnumDescriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{2}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{4}
 }
 
 // Verdict is what happens to a new connection.
@@ -238,11 +364,11 @@ func (x Verdict) String() string {
 }
 
 func (Verdict) Descriptor() protoreflect.EnumDescriptor {
-	return file_switchyard_localnet_v1_localnet_proto_enumTypes[3].Descriptor()
+	return file_switchyard_localnet_v1_localnet_proto_enumTypes[5].Descriptor()
 }
 
 func (Verdict) Type() protoreflect.EnumType {
-	return &file_switchyard_localnet_v1_localnet_proto_enumTypes[3]
+	return &file_switchyard_localnet_v1_localnet_proto_enumTypes[5]
 }
 
 func (x Verdict) Number() protoreflect.EnumNumber {
@@ -251,7 +377,7 @@ func (x Verdict) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Verdict.Descriptor instead.
 func (Verdict) EnumDescriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{3}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{5}
 }
 
 // Masquerade says which forwarded connections get a source address of this node.
@@ -296,11 +422,11 @@ func (x Masquerade) String() string {
 }
 
 func (Masquerade) Descriptor() protoreflect.EnumDescriptor {
-	return file_switchyard_localnet_v1_localnet_proto_enumTypes[4].Descriptor()
+	return file_switchyard_localnet_v1_localnet_proto_enumTypes[6].Descriptor()
 }
 
 func (Masquerade) Type() protoreflect.EnumType {
-	return &file_switchyard_localnet_v1_localnet_proto_enumTypes[4]
+	return &file_switchyard_localnet_v1_localnet_proto_enumTypes[6]
 }
 
 func (x Masquerade) Number() protoreflect.EnumNumber {
@@ -309,7 +435,7 @@ func (x Masquerade) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Masquerade.Descriptor instead.
 func (Masquerade) EnumDescriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{4}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{6}
 }
 
 // PodDetectionMode is a way to distinguish pods from other clients. A client takes a mode that it does not know for an unset pod_detection.
@@ -360,11 +486,11 @@ func (x PodDetectionMode) String() string {
 }
 
 func (PodDetectionMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_switchyard_localnet_v1_localnet_proto_enumTypes[5].Descriptor()
+	return file_switchyard_localnet_v1_localnet_proto_enumTypes[7].Descriptor()
 }
 
 func (PodDetectionMode) Type() protoreflect.EnumType {
-	return &file_switchyard_localnet_v1_localnet_proto_enumTypes[5]
+	return &file_switchyard_localnet_v1_localnet_proto_enumTypes[7]
 }
 
 func (x PodDetectionMode) Number() protoreflect.EnumNumber {
@@ -373,7 +499,7 @@ func (x PodDetectionMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PodDetectionMode.Descriptor instead.
 func (PodDetectionMode) EnumDescriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{5}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{7}
 }
 
 // NextNamesRequest asks for names.
@@ -763,7 +889,9 @@ type NextFilter struct {
 	// The revision of the state that the client has, 0 at first.
 	Rev uint64 `protobuf:"varint,2,opt,name=rev,proto3" json:"rev,omitempty"`
 	// The node whose state is wanted. Empty: the one that the server is for, or the one that the client's certificate names.
-	Node          string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	// The features that the client knows, as in Subscribe.
+	Accepts       []Feature `protobuf:"varint,4,rep,packed,name=accepts,proto3,enum=switchyard.localnet.v1.Feature" json:"accepts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -817,6 +945,13 @@ func (x *NextFilter) GetNode() string {
 		return x.Node
 	}
 	return ""
+}
+
+func (x *NextFilter) GetAccepts() []Feature {
+	if x != nil {
+		return x.Accepts
+	}
+	return nil
 }
 
 // NextItem is a part of the answer to Next.
@@ -956,7 +1091,11 @@ type Subscribe struct {
 	// The position of the last update that the client has taken, unset at first.
 	Resume *Position `protobuf:"bytes,2,opt,name=resume,proto3" json:"resume,omitempty"`
 	// What the client calls itself, for the operators of the server; at most 63 bytes are kept. Optional.
-	Client        string `protobuf:"bytes,3,opt,name=client,proto3" json:"client,omitempty"`
+	Client string `protobuf:"bytes,3,opt,name=client,proto3" json:"client,omitempty"`
+	// The features that the client knows. The server converts services that use another feature: see Feature. A server ignores values that it
+	// does not know, and does not send fields of features that the client has not named. A position is worth something to calls with the same
+	// features only: all others get the whole state.
+	Accepts       []Feature `protobuf:"varint,4,rep,packed,name=accepts,proto3,enum=switchyard.localnet.v1.Feature" json:"accepts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1010,6 +1149,13 @@ func (x *Subscribe) GetClient() string {
 		return x.Client
 	}
 	return ""
+}
+
+func (x *Subscribe) GetAccepts() []Feature {
+	if x != nil {
+		return x.Accepts
+	}
+	return nil
 }
 
 // Position names a state within the life of a server.
@@ -1472,7 +1618,8 @@ func (x *SourceRanges) GetRanges() []*Prefix {
 //
 // Valid: protocol and family are set, to values that are known. There is at least one frontend. Each frontend is valid. Each endpoint has an
 // address of the family and a port of 1 to 65535. internal is valid if a frontend has kind CLUSTER_IP, and external if one has another kind.
-// What no frontend leads to need not be looked at. Each index in lingering is below the number of endpoints and above the one before it.
+// What no frontend leads to need not be looked at. Each index in lingering is below the number of endpoints and above the one before it. balance
+// is a value that is known. Either all frontends have a last_port, or none. If they have, the ports of endpoints are 0 instead.
 //
 // An address of the family IPV4 has 4 bytes. One of IPV6 has 16 bytes and is no IPv4-mapped one (::ffff:0:0/96).
 type Port struct {
@@ -1492,10 +1639,17 @@ type Port struct {
 	// ClientIP affinity: for how many seconds after its last new connection a client address stays with its endpoint, whichever of
 	// the port's frontends it uses. 0: none.
 	AffinitySeconds uint32 `protobuf:"varint,8,opt,name=affinity_seconds,json=affinitySeconds,proto3" json:"affinity_seconds,omitempty"`
-	// Only for UDP: indices of endpoints that get no new connections here but still serve, so that their flows stay. Delete flows from the
+	// Only for UDP, and for ports with drain_seconds: indices of endpoints that get no new connections here but still serve, so that their flows stay. Delete flows from the
 	// port's frontends to endpoints that are neither in this list nor in any route of internal and external, inside and outside. Then
 	// clients who go on sending reach another endpoint. Also delete flows to a frontend that began before the frontend was programmed.
-	Lingering     []uint32 `protobuf:"varint,9,rep,packed,name=lingering,proto3" json:"lingering,omitempty"`
+	Lingering []uint32 `protobuf:"varint,9,rep,packed,name=lingering,proto3" json:"lingering,omitempty"`
+	// How new connections are shared between endpoints. ClientIP affinity wins over it. Feature balance.
+	Balance Balance `protobuf:"varint,10,opt,name=balance,proto3,enum=switchyard.localnet.v1.Balance" json:"balance,omitempty"`
+	// Endpoints that do not answer get no new connections while they are silent. Feature ejection.
+	Ejection bool `protobuf:"varint,11,opt,name=ejection,proto3" json:"ejection,omitempty"`
+	// For how many seconds connections to an endpoint may stay after it has ceased to get new ones. 0: there is no deadline. Feature drain
+	// deadline.
+	DrainSeconds  uint32 `protobuf:"varint,12,opt,name=drain_seconds,json=drainSeconds,proto3" json:"drain_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1593,10 +1747,32 @@ func (x *Port) GetLingering() []uint32 {
 	return nil
 }
 
+func (x *Port) GetBalance() Balance {
+	if x != nil {
+		return x.Balance
+	}
+	return Balance_BALANCE_UNSPECIFIED
+}
+
+func (x *Port) GetEjection() bool {
+	if x != nil {
+		return x.Ejection
+	}
+	return false
+}
+
+func (x *Port) GetDrainSeconds() uint32 {
+	if x != nil {
+		return x.DrainSeconds
+	}
+	return 0
+}
+
 // Frontend is an address and port that clients connect to.
 //
 // Valid: kind is set, to a value that is known. The address is empty for NODE_PORT, and of the port's family for all others. The port is 1 to
 // 65535. source_ranges is set only if restricted is, is below the number of the service's lists, and names a valid list of the port's family.
+// last_port is 0, or above port and at most 65535. ping is not set for NODE_PORT.
 type Frontend struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  FrontendKind           `protobuf:"varint,1,opt,name=kind,proto3,enum=switchyard.localnet.v1.FrontendKind" json:"kind,omitempty"`
@@ -1608,7 +1784,13 @@ type Frontend struct {
 	Restricted bool `protobuf:"varint,4,opt,name=restricted,proto3" json:"restricted,omitempty"`
 	// The index of a list in the service's source_ranges, which is of the port's family. If it is not set, nobody may connect to a restricted
 	// frontend. Look whether it is set: one that is not reads as 0, which is the first list. It is never set in a frontend that is not restricted.
-	SourceRanges  *uint32 `protobuf:"varint,6,opt,name=source_ranges,json=sourceRanges,proto3,oneof" json:"source_ranges,omitempty"`
+	SourceRanges *uint32 `protobuf:"varint,6,opt,name=source_ranges,json=sourceRanges,proto3,oneof" json:"source_ranges,omitempty"`
+	// The last port of a range that begins with port, 0 for a single port. The endpoints have port 0 then: connections keep the port that the
+	// client has chosen. Feature ranges.
+	LastPort uint32 `protobuf:"varint,7,opt,name=last_port,json=lastPort,proto3" json:"last_port,omitempty"`
+	// The address answers ICMP echo requests of the clients that may connect to this frontend. An address answers a client if one of its
+	// frontends says so. Feature ping.
+	Ping          bool `protobuf:"varint,8,opt,name=ping,proto3" json:"ping,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1676,6 +1858,20 @@ func (x *Frontend) GetSourceRanges() uint32 {
 		return *x.SourceRanges
 	}
 	return 0
+}
+
+func (x *Frontend) GetLastPort() uint32 {
+	if x != nil {
+		return x.LastPort
+	}
+	return 0
+}
+
+func (x *Frontend) GetPing() bool {
+	if x != nil {
+		return x.Ping
+	}
+	return false
 }
 
 // Endpoint is one address and port that serves connections.
@@ -1812,13 +2008,18 @@ func (x *Traffic) GetMasquerade() Masquerade {
 // Route is where new connections go.
 //
 // Valid: verdict is set, to a value that is known. It is FORWARD exactly if there are endpoints. Each index in endpoints is below the number of the
-// port's endpoints and above the one before it.
+// port's endpoints and above the one before it. There are no weights, or as many as endpoints, each from 1 to 65535. refused_weight is 0 unless
+// there are weights.
 type Route struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// FORWARD exactly if there are endpoints.
 	Verdict Verdict `protobuf:"varint,1,opt,name=verdict,proto3,enum=switchyard.localnet.v1.Verdict" json:"verdict,omitempty"`
-	// Indices into the port's endpoints, ascending. They share new connections evenly.
-	Endpoints     []uint32 `protobuf:"varint,2,rep,packed,name=endpoints,proto3" json:"endpoints,omitempty"`
+	// Indices into the port's endpoints, ascending. They share new connections evenly, unless there are weights.
+	Endpoints []uint32 `protobuf:"varint,2,rep,packed,name=endpoints,proto3" json:"endpoints,omitempty"`
+	// The share of each endpoint in the new connections, in proportion to all weights and refused_weight. Feature weights.
+	Weights []uint32 `protobuf:"varint,3,rep,packed,name=weights,proto3" json:"weights,omitempty"`
+	// The share of new connections that are rejected, likewise. Feature weights.
+	RefusedWeight uint32 `protobuf:"varint,4,opt,name=refused_weight,json=refusedWeight,proto3" json:"refused_weight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1865,6 +2066,20 @@ func (x *Route) GetEndpoints() []uint32 {
 		return x.Endpoints
 	}
 	return nil
+}
+
+func (x *Route) GetWeights() []uint32 {
+	if x != nil {
+		return x.Weights
+	}
+	return nil
+}
+
+func (x *Route) GetRefusedWeight() uint32 {
+	if x != nil {
+		return x.RefusedWeight
+	}
+	return 0
 }
 
 // Prefix is a range of addresses, masked.
@@ -2235,13 +2450,14 @@ const file_switchyard_localnet_v1_localnet_proto_rawDesc = "" +
 	"\tendpoints\x18\x02 \x03(\v2%.switchyard.localnet.v1.NamedEndpointR\tendpoints\"E\n" +
 	"\rNamedEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x1a\n" +
-	"\bhostname\x18\x02 \x01(\tR\bhostname\"S\n" +
+	"\bhostname\x18\x02 \x01(\tR\bhostname\"\x8e\x01\n" +
 	"\n" +
 	"NextFilter\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\x04R\n" +
 	"instanceId\x12\x10\n" +
 	"\x03rev\x18\x02 \x01(\x04R\x03rev\x12\x12\n" +
-	"\x04node\x18\x03 \x01(\tR\x04node\"\xbc\x01\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x129\n" +
+	"\aaccepts\x18\x04 \x03(\x0e2\x1f.switchyard.localnet.v1.FeatureR\aaccepts\"\xbc\x01\n" +
 	"\bNextItem\x126\n" +
 	"\x04next\x18\x01 \x01(\v2\".switchyard.localnet.v1.NextFilterR\x04next\x12F\n" +
 	"\tendpoints\x18\x02 \x01(\v2(.switchyard.localnet.v1.ServiceEndpointsR\tendpoints\x120\n" +
@@ -2249,11 +2465,12 @@ const file_switchyard_localnet_v1_localnet_proto_rawDesc = "" +
 	"\fWatchRequest\x12?\n" +
 	"\tsubscribe\x18\x01 \x01(\v2!.switchyard.localnet.v1.SubscribeR\tsubscribe\x12\x14\n" +
 	"\x05ready\x18\x02 \x01(\bR\x05ready\x126\n" +
-	"\x06status\x18\x03 \x01(\v2\x1e.switchyard.localnet.v1.StatusR\x06status\"q\n" +
+	"\x06status\x18\x03 \x01(\v2\x1e.switchyard.localnet.v1.StatusR\x06status\"\xac\x01\n" +
 	"\tSubscribe\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x128\n" +
 	"\x06resume\x18\x02 \x01(\v2 .switchyard.localnet.v1.PositionR\x06resume\x12\x16\n" +
-	"\x06client\x18\x03 \x01(\tR\x06client\"=\n" +
+	"\x06client\x18\x03 \x01(\tR\x06client\x129\n" +
+	"\aaccepts\x18\x04 \x03(\x0e2\x1f.switchyard.localnet.v1.FeatureR\aaccepts\"=\n" +
 	"\bPosition\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\x04R\n" +
 	"instanceId\x12\x10\n" +
@@ -2282,7 +2499,7 @@ const file_switchyard_localnet_v1_localnet_proto_rawDesc = "" +
 	"\fhealth_check\x18\x04 \x01(\v2#.switchyard.localnet.v1.HealthCheckR\vhealthCheck\x12I\n" +
 	"\rsource_ranges\x18\x05 \x03(\v2$.switchyard.localnet.v1.SourceRangesR\fsourceRanges\"F\n" +
 	"\fSourceRanges\x126\n" +
-	"\x06ranges\x18\x01 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\x06ranges\"\xd3\x03\n" +
+	"\x06ranges\x18\x01 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\x06ranges\"\xcf\x04\n" +
 	"\x04Port\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12<\n" +
 	"\bprotocol\x18\x02 \x01(\x0e2 .switchyard.localnet.v1.ProtocolR\bprotocol\x126\n" +
@@ -2292,7 +2509,11 @@ const file_switchyard_localnet_v1_localnet_proto_rawDesc = "" +
 	"\binternal\x18\x06 \x01(\v2\x1f.switchyard.localnet.v1.TrafficR\binternal\x12;\n" +
 	"\bexternal\x18\a \x01(\v2\x1f.switchyard.localnet.v1.TrafficR\bexternal\x12)\n" +
 	"\x10affinity_seconds\x18\b \x01(\rR\x0faffinitySeconds\x12\x1c\n" +
-	"\tlingering\x18\t \x03(\rR\tlingering\"\xdd\x01\n" +
+	"\tlingering\x18\t \x03(\rR\tlingering\x129\n" +
+	"\abalance\x18\n" +
+	" \x01(\x0e2\x1f.switchyard.localnet.v1.BalanceR\abalance\x12\x1a\n" +
+	"\bejection\x18\v \x01(\bR\bejection\x12#\n" +
+	"\rdrain_seconds\x18\f \x01(\rR\fdrainSeconds\"\x8e\x02\n" +
 	"\bFrontend\x128\n" +
 	"\x04kind\x18\x01 \x01(\x0e2$.switchyard.localnet.v1.FrontendKindR\x04kind\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\fR\aaddress\x12\x12\n" +
@@ -2300,7 +2521,9 @@ const file_switchyard_localnet_v1_localnet_proto_rawDesc = "" +
 	"\n" +
 	"restricted\x18\x04 \x01(\bR\n" +
 	"restricted\x12(\n" +
-	"\rsource_ranges\x18\x06 \x01(\rH\x00R\fsourceRanges\x88\x01\x01B\x10\n" +
+	"\rsource_ranges\x18\x06 \x01(\rH\x00R\fsourceRanges\x88\x01\x01\x12\x1b\n" +
+	"\tlast_port\x18\a \x01(\rR\blastPort\x12\x12\n" +
+	"\x04ping\x18\b \x01(\bR\x04pingB\x10\n" +
 	"\x0e_source_rangesJ\x04\b\x05\x10\x06R\asources\"N\n" +
 	"\bEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x12\n" +
@@ -2311,10 +2534,12 @@ const file_switchyard_localnet_v1_localnet_proto_rawDesc = "" +
 	"\aoutside\x18\x02 \x01(\v2\x1d.switchyard.localnet.v1.RouteR\aoutside\x12B\n" +
 	"\n" +
 	"masquerade\x18\x03 \x01(\x0e2\".switchyard.localnet.v1.MasqueradeR\n" +
-	"masquerade\"`\n" +
+	"masquerade\"\xa1\x01\n" +
 	"\x05Route\x129\n" +
 	"\averdict\x18\x01 \x01(\x0e2\x1f.switchyard.localnet.v1.VerdictR\averdict\x12\x1c\n" +
-	"\tendpoints\x18\x02 \x03(\rR\tendpoints\":\n" +
+	"\tendpoints\x18\x02 \x03(\rR\tendpoints\x12\x18\n" +
+	"\aweights\x18\x03 \x03(\rR\aweights\x12%\n" +
+	"\x0erefused_weight\x18\x04 \x01(\rR\rrefusedWeight\":\n" +
 	"\x06Prefix\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x16\n" +
 	"\x06length\x18\x02 \x01(\rR\x06length\"_\n" +
@@ -2338,7 +2563,20 @@ const file_switchyard_localnet_v1_localnet_proto_rawDesc = "" +
 	"\x15interface_name_prefix\x18\x04 \x01(\tR\x13interfaceNamePrefix\"c\n" +
 	"\x11NodePortAddresses\x12\x18\n" +
 	"\aprimary\x18\x01 \x01(\bR\aprimary\x124\n" +
-	"\x05cidrs\x18\x02 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\x05cidrs*\\\n" +
+	"\x05cidrs\x18\x02 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\x05cidrs*\xa4\x01\n" +
+	"\aFeature\x12\x17\n" +
+	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fFEATURE_WEIGHTS\x10\x01\x12\x13\n" +
+	"\x0fFEATURE_BALANCE\x10\x02\x12\x12\n" +
+	"\x0eFEATURE_RANGES\x10\x03\x12\x10\n" +
+	"\fFEATURE_PING\x10\x04\x12\x14\n" +
+	"\x10FEATURE_EJECTION\x10\x05\x12\x1a\n" +
+	"\x16FEATURE_DRAIN_DEADLINE\x10\x06*w\n" +
+	"\aBalance\x12\x17\n" +
+	"\x13BALANCE_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13BALANCE_HASH_CLIENT\x10\x01\x12\x1b\n" +
+	"\x17BALANCE_HASH_CONNECTION\x10\x02\x12\x1d\n" +
+	"\x19BALANCE_LEAST_CONNECTIONS\x10\x03*\\\n" +
 	"\bProtocol\x12\x18\n" +
 	"\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fPROTOCOL_TCP\x10\x06\x12\x10\n" +
@@ -2390,101 +2628,106 @@ func file_switchyard_localnet_v1_localnet_proto_rawDescGZIP() []byte {
 	return file_switchyard_localnet_v1_localnet_proto_rawDescData
 }
 
-var file_switchyard_localnet_v1_localnet_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_switchyard_localnet_v1_localnet_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
 var file_switchyard_localnet_v1_localnet_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_switchyard_localnet_v1_localnet_proto_goTypes = []any{
-	(Protocol)(0),                 // 0: switchyard.localnet.v1.Protocol
-	(Family)(0),                   // 1: switchyard.localnet.v1.Family
-	(FrontendKind)(0),             // 2: switchyard.localnet.v1.FrontendKind
-	(Verdict)(0),                  // 3: switchyard.localnet.v1.Verdict
-	(Masquerade)(0),               // 4: switchyard.localnet.v1.Masquerade
-	(PodDetectionMode)(0),         // 5: switchyard.localnet.v1.PodDetectionMode
-	(*NextNamesRequest)(nil),      // 6: switchyard.localnet.v1.NextNamesRequest
-	(*NextNamesResponse)(nil),     // 7: switchyard.localnet.v1.NextNamesResponse
-	(*ServiceNames)(nil),          // 8: switchyard.localnet.v1.ServiceNames
-	(*NamedPort)(nil),             // 9: switchyard.localnet.v1.NamedPort
-	(*EndpointGroup)(nil),         // 10: switchyard.localnet.v1.EndpointGroup
-	(*NamedEndpoint)(nil),         // 11: switchyard.localnet.v1.NamedEndpoint
-	(*NextFilter)(nil),            // 12: switchyard.localnet.v1.NextFilter
-	(*NextItem)(nil),              // 13: switchyard.localnet.v1.NextItem
-	(*WatchRequest)(nil),          // 14: switchyard.localnet.v1.WatchRequest
-	(*Subscribe)(nil),             // 15: switchyard.localnet.v1.Subscribe
-	(*Position)(nil),              // 16: switchyard.localnet.v1.Position
-	(*Status)(nil),                // 17: switchyard.localnet.v1.Status
-	(*ServiceError)(nil),          // 18: switchyard.localnet.v1.ServiceError
-	(*WatchResponse)(nil),         // 19: switchyard.localnet.v1.WatchResponse
-	(*ServiceName)(nil),           // 20: switchyard.localnet.v1.ServiceName
-	(*ServiceEndpoints)(nil),      // 21: switchyard.localnet.v1.ServiceEndpoints
-	(*SourceRanges)(nil),          // 22: switchyard.localnet.v1.SourceRanges
-	(*Port)(nil),                  // 23: switchyard.localnet.v1.Port
-	(*Frontend)(nil),              // 24: switchyard.localnet.v1.Frontend
-	(*Endpoint)(nil),              // 25: switchyard.localnet.v1.Endpoint
-	(*Traffic)(nil),               // 26: switchyard.localnet.v1.Traffic
-	(*Route)(nil),                 // 27: switchyard.localnet.v1.Route
-	(*Prefix)(nil),                // 28: switchyard.localnet.v1.Prefix
-	(*HealthCheck)(nil),           // 29: switchyard.localnet.v1.HealthCheck
-	(*Node)(nil),                  // 30: switchyard.localnet.v1.Node
-	(*PodDetection)(nil),          // 31: switchyard.localnet.v1.PodDetection
-	(*NodePortAddresses)(nil),     // 32: switchyard.localnet.v1.NodePortAddresses
-	(*timestamppb.Timestamp)(nil), // 33: google.protobuf.Timestamp
+	(Feature)(0),                  // 0: switchyard.localnet.v1.Feature
+	(Balance)(0),                  // 1: switchyard.localnet.v1.Balance
+	(Protocol)(0),                 // 2: switchyard.localnet.v1.Protocol
+	(Family)(0),                   // 3: switchyard.localnet.v1.Family
+	(FrontendKind)(0),             // 4: switchyard.localnet.v1.FrontendKind
+	(Verdict)(0),                  // 5: switchyard.localnet.v1.Verdict
+	(Masquerade)(0),               // 6: switchyard.localnet.v1.Masquerade
+	(PodDetectionMode)(0),         // 7: switchyard.localnet.v1.PodDetectionMode
+	(*NextNamesRequest)(nil),      // 8: switchyard.localnet.v1.NextNamesRequest
+	(*NextNamesResponse)(nil),     // 9: switchyard.localnet.v1.NextNamesResponse
+	(*ServiceNames)(nil),          // 10: switchyard.localnet.v1.ServiceNames
+	(*NamedPort)(nil),             // 11: switchyard.localnet.v1.NamedPort
+	(*EndpointGroup)(nil),         // 12: switchyard.localnet.v1.EndpointGroup
+	(*NamedEndpoint)(nil),         // 13: switchyard.localnet.v1.NamedEndpoint
+	(*NextFilter)(nil),            // 14: switchyard.localnet.v1.NextFilter
+	(*NextItem)(nil),              // 15: switchyard.localnet.v1.NextItem
+	(*WatchRequest)(nil),          // 16: switchyard.localnet.v1.WatchRequest
+	(*Subscribe)(nil),             // 17: switchyard.localnet.v1.Subscribe
+	(*Position)(nil),              // 18: switchyard.localnet.v1.Position
+	(*Status)(nil),                // 19: switchyard.localnet.v1.Status
+	(*ServiceError)(nil),          // 20: switchyard.localnet.v1.ServiceError
+	(*WatchResponse)(nil),         // 21: switchyard.localnet.v1.WatchResponse
+	(*ServiceName)(nil),           // 22: switchyard.localnet.v1.ServiceName
+	(*ServiceEndpoints)(nil),      // 23: switchyard.localnet.v1.ServiceEndpoints
+	(*SourceRanges)(nil),          // 24: switchyard.localnet.v1.SourceRanges
+	(*Port)(nil),                  // 25: switchyard.localnet.v1.Port
+	(*Frontend)(nil),              // 26: switchyard.localnet.v1.Frontend
+	(*Endpoint)(nil),              // 27: switchyard.localnet.v1.Endpoint
+	(*Traffic)(nil),               // 28: switchyard.localnet.v1.Traffic
+	(*Route)(nil),                 // 29: switchyard.localnet.v1.Route
+	(*Prefix)(nil),                // 30: switchyard.localnet.v1.Prefix
+	(*HealthCheck)(nil),           // 31: switchyard.localnet.v1.HealthCheck
+	(*Node)(nil),                  // 32: switchyard.localnet.v1.Node
+	(*PodDetection)(nil),          // 33: switchyard.localnet.v1.PodDetection
+	(*NodePortAddresses)(nil),     // 34: switchyard.localnet.v1.NodePortAddresses
+	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
 }
 var file_switchyard_localnet_v1_localnet_proto_depIdxs = []int32{
-	16, // 0: switchyard.localnet.v1.NextNamesRequest.resume:type_name -> switchyard.localnet.v1.Position
-	8,  // 1: switchyard.localnet.v1.NextNamesResponse.changed:type_name -> switchyard.localnet.v1.ServiceNames
-	20, // 2: switchyard.localnet.v1.NextNamesResponse.removed:type_name -> switchyard.localnet.v1.ServiceName
-	16, // 3: switchyard.localnet.v1.NextNamesResponse.position:type_name -> switchyard.localnet.v1.Position
-	9,  // 4: switchyard.localnet.v1.ServiceNames.ports:type_name -> switchyard.localnet.v1.NamedPort
-	10, // 5: switchyard.localnet.v1.ServiceNames.endpoints:type_name -> switchyard.localnet.v1.EndpointGroup
-	0,  // 6: switchyard.localnet.v1.NamedPort.protocol:type_name -> switchyard.localnet.v1.Protocol
-	9,  // 7: switchyard.localnet.v1.EndpointGroup.ports:type_name -> switchyard.localnet.v1.NamedPort
-	11, // 8: switchyard.localnet.v1.EndpointGroup.endpoints:type_name -> switchyard.localnet.v1.NamedEndpoint
-	12, // 9: switchyard.localnet.v1.NextItem.next:type_name -> switchyard.localnet.v1.NextFilter
-	21, // 10: switchyard.localnet.v1.NextItem.endpoints:type_name -> switchyard.localnet.v1.ServiceEndpoints
-	30, // 11: switchyard.localnet.v1.NextItem.node:type_name -> switchyard.localnet.v1.Node
-	15, // 12: switchyard.localnet.v1.WatchRequest.subscribe:type_name -> switchyard.localnet.v1.Subscribe
-	17, // 13: switchyard.localnet.v1.WatchRequest.status:type_name -> switchyard.localnet.v1.Status
-	16, // 14: switchyard.localnet.v1.Subscribe.resume:type_name -> switchyard.localnet.v1.Position
-	16, // 15: switchyard.localnet.v1.Status.applied:type_name -> switchyard.localnet.v1.Position
-	18, // 16: switchyard.localnet.v1.Status.failed:type_name -> switchyard.localnet.v1.ServiceError
-	20, // 17: switchyard.localnet.v1.ServiceError.service:type_name -> switchyard.localnet.v1.ServiceName
-	30, // 18: switchyard.localnet.v1.WatchResponse.node:type_name -> switchyard.localnet.v1.Node
-	21, // 19: switchyard.localnet.v1.WatchResponse.changed:type_name -> switchyard.localnet.v1.ServiceEndpoints
-	20, // 20: switchyard.localnet.v1.WatchResponse.removed:type_name -> switchyard.localnet.v1.ServiceName
-	33, // 21: switchyard.localnet.v1.WatchResponse.triggers:type_name -> google.protobuf.Timestamp
-	16, // 22: switchyard.localnet.v1.WatchResponse.position:type_name -> switchyard.localnet.v1.Position
-	23, // 23: switchyard.localnet.v1.ServiceEndpoints.ports:type_name -> switchyard.localnet.v1.Port
-	29, // 24: switchyard.localnet.v1.ServiceEndpoints.health_check:type_name -> switchyard.localnet.v1.HealthCheck
-	22, // 25: switchyard.localnet.v1.ServiceEndpoints.source_ranges:type_name -> switchyard.localnet.v1.SourceRanges
-	28, // 26: switchyard.localnet.v1.SourceRanges.ranges:type_name -> switchyard.localnet.v1.Prefix
-	0,  // 27: switchyard.localnet.v1.Port.protocol:type_name -> switchyard.localnet.v1.Protocol
-	1,  // 28: switchyard.localnet.v1.Port.family:type_name -> switchyard.localnet.v1.Family
-	24, // 29: switchyard.localnet.v1.Port.frontends:type_name -> switchyard.localnet.v1.Frontend
-	25, // 30: switchyard.localnet.v1.Port.endpoints:type_name -> switchyard.localnet.v1.Endpoint
-	26, // 31: switchyard.localnet.v1.Port.internal:type_name -> switchyard.localnet.v1.Traffic
-	26, // 32: switchyard.localnet.v1.Port.external:type_name -> switchyard.localnet.v1.Traffic
-	2,  // 33: switchyard.localnet.v1.Frontend.kind:type_name -> switchyard.localnet.v1.FrontendKind
-	27, // 34: switchyard.localnet.v1.Traffic.inside:type_name -> switchyard.localnet.v1.Route
-	27, // 35: switchyard.localnet.v1.Traffic.outside:type_name -> switchyard.localnet.v1.Route
-	4,  // 36: switchyard.localnet.v1.Traffic.masquerade:type_name -> switchyard.localnet.v1.Masquerade
-	3,  // 37: switchyard.localnet.v1.Route.verdict:type_name -> switchyard.localnet.v1.Verdict
-	28, // 38: switchyard.localnet.v1.Node.pod_cidrs:type_name -> switchyard.localnet.v1.Prefix
-	28, // 39: switchyard.localnet.v1.Node.service_cidrs:type_name -> switchyard.localnet.v1.Prefix
-	31, // 40: switchyard.localnet.v1.Node.pod_detection:type_name -> switchyard.localnet.v1.PodDetection
-	32, // 41: switchyard.localnet.v1.Node.node_port_addresses:type_name -> switchyard.localnet.v1.NodePortAddresses
-	5,  // 42: switchyard.localnet.v1.PodDetection.mode:type_name -> switchyard.localnet.v1.PodDetectionMode
-	28, // 43: switchyard.localnet.v1.PodDetection.cluster_cidrs:type_name -> switchyard.localnet.v1.Prefix
-	28, // 44: switchyard.localnet.v1.NodePortAddresses.cidrs:type_name -> switchyard.localnet.v1.Prefix
-	12, // 45: switchyard.localnet.v1.Endpoints.Next:input_type -> switchyard.localnet.v1.NextFilter
-	14, // 46: switchyard.localnet.v1.Endpoints.Watch:input_type -> switchyard.localnet.v1.WatchRequest
-	6,  // 47: switchyard.localnet.v1.Endpoints.NextNames:input_type -> switchyard.localnet.v1.NextNamesRequest
-	13, // 48: switchyard.localnet.v1.Endpoints.Next:output_type -> switchyard.localnet.v1.NextItem
-	19, // 49: switchyard.localnet.v1.Endpoints.Watch:output_type -> switchyard.localnet.v1.WatchResponse
-	7,  // 50: switchyard.localnet.v1.Endpoints.NextNames:output_type -> switchyard.localnet.v1.NextNamesResponse
-	48, // [48:51] is the sub-list for method output_type
-	45, // [45:48] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	18, // 0: switchyard.localnet.v1.NextNamesRequest.resume:type_name -> switchyard.localnet.v1.Position
+	10, // 1: switchyard.localnet.v1.NextNamesResponse.changed:type_name -> switchyard.localnet.v1.ServiceNames
+	22, // 2: switchyard.localnet.v1.NextNamesResponse.removed:type_name -> switchyard.localnet.v1.ServiceName
+	18, // 3: switchyard.localnet.v1.NextNamesResponse.position:type_name -> switchyard.localnet.v1.Position
+	11, // 4: switchyard.localnet.v1.ServiceNames.ports:type_name -> switchyard.localnet.v1.NamedPort
+	12, // 5: switchyard.localnet.v1.ServiceNames.endpoints:type_name -> switchyard.localnet.v1.EndpointGroup
+	2,  // 6: switchyard.localnet.v1.NamedPort.protocol:type_name -> switchyard.localnet.v1.Protocol
+	11, // 7: switchyard.localnet.v1.EndpointGroup.ports:type_name -> switchyard.localnet.v1.NamedPort
+	13, // 8: switchyard.localnet.v1.EndpointGroup.endpoints:type_name -> switchyard.localnet.v1.NamedEndpoint
+	0,  // 9: switchyard.localnet.v1.NextFilter.accepts:type_name -> switchyard.localnet.v1.Feature
+	14, // 10: switchyard.localnet.v1.NextItem.next:type_name -> switchyard.localnet.v1.NextFilter
+	23, // 11: switchyard.localnet.v1.NextItem.endpoints:type_name -> switchyard.localnet.v1.ServiceEndpoints
+	32, // 12: switchyard.localnet.v1.NextItem.node:type_name -> switchyard.localnet.v1.Node
+	17, // 13: switchyard.localnet.v1.WatchRequest.subscribe:type_name -> switchyard.localnet.v1.Subscribe
+	19, // 14: switchyard.localnet.v1.WatchRequest.status:type_name -> switchyard.localnet.v1.Status
+	18, // 15: switchyard.localnet.v1.Subscribe.resume:type_name -> switchyard.localnet.v1.Position
+	0,  // 16: switchyard.localnet.v1.Subscribe.accepts:type_name -> switchyard.localnet.v1.Feature
+	18, // 17: switchyard.localnet.v1.Status.applied:type_name -> switchyard.localnet.v1.Position
+	20, // 18: switchyard.localnet.v1.Status.failed:type_name -> switchyard.localnet.v1.ServiceError
+	22, // 19: switchyard.localnet.v1.ServiceError.service:type_name -> switchyard.localnet.v1.ServiceName
+	32, // 20: switchyard.localnet.v1.WatchResponse.node:type_name -> switchyard.localnet.v1.Node
+	23, // 21: switchyard.localnet.v1.WatchResponse.changed:type_name -> switchyard.localnet.v1.ServiceEndpoints
+	22, // 22: switchyard.localnet.v1.WatchResponse.removed:type_name -> switchyard.localnet.v1.ServiceName
+	35, // 23: switchyard.localnet.v1.WatchResponse.triggers:type_name -> google.protobuf.Timestamp
+	18, // 24: switchyard.localnet.v1.WatchResponse.position:type_name -> switchyard.localnet.v1.Position
+	25, // 25: switchyard.localnet.v1.ServiceEndpoints.ports:type_name -> switchyard.localnet.v1.Port
+	31, // 26: switchyard.localnet.v1.ServiceEndpoints.health_check:type_name -> switchyard.localnet.v1.HealthCheck
+	24, // 27: switchyard.localnet.v1.ServiceEndpoints.source_ranges:type_name -> switchyard.localnet.v1.SourceRanges
+	30, // 28: switchyard.localnet.v1.SourceRanges.ranges:type_name -> switchyard.localnet.v1.Prefix
+	2,  // 29: switchyard.localnet.v1.Port.protocol:type_name -> switchyard.localnet.v1.Protocol
+	3,  // 30: switchyard.localnet.v1.Port.family:type_name -> switchyard.localnet.v1.Family
+	26, // 31: switchyard.localnet.v1.Port.frontends:type_name -> switchyard.localnet.v1.Frontend
+	27, // 32: switchyard.localnet.v1.Port.endpoints:type_name -> switchyard.localnet.v1.Endpoint
+	28, // 33: switchyard.localnet.v1.Port.internal:type_name -> switchyard.localnet.v1.Traffic
+	28, // 34: switchyard.localnet.v1.Port.external:type_name -> switchyard.localnet.v1.Traffic
+	1,  // 35: switchyard.localnet.v1.Port.balance:type_name -> switchyard.localnet.v1.Balance
+	4,  // 36: switchyard.localnet.v1.Frontend.kind:type_name -> switchyard.localnet.v1.FrontendKind
+	29, // 37: switchyard.localnet.v1.Traffic.inside:type_name -> switchyard.localnet.v1.Route
+	29, // 38: switchyard.localnet.v1.Traffic.outside:type_name -> switchyard.localnet.v1.Route
+	6,  // 39: switchyard.localnet.v1.Traffic.masquerade:type_name -> switchyard.localnet.v1.Masquerade
+	5,  // 40: switchyard.localnet.v1.Route.verdict:type_name -> switchyard.localnet.v1.Verdict
+	30, // 41: switchyard.localnet.v1.Node.pod_cidrs:type_name -> switchyard.localnet.v1.Prefix
+	30, // 42: switchyard.localnet.v1.Node.service_cidrs:type_name -> switchyard.localnet.v1.Prefix
+	33, // 43: switchyard.localnet.v1.Node.pod_detection:type_name -> switchyard.localnet.v1.PodDetection
+	34, // 44: switchyard.localnet.v1.Node.node_port_addresses:type_name -> switchyard.localnet.v1.NodePortAddresses
+	7,  // 45: switchyard.localnet.v1.PodDetection.mode:type_name -> switchyard.localnet.v1.PodDetectionMode
+	30, // 46: switchyard.localnet.v1.PodDetection.cluster_cidrs:type_name -> switchyard.localnet.v1.Prefix
+	30, // 47: switchyard.localnet.v1.NodePortAddresses.cidrs:type_name -> switchyard.localnet.v1.Prefix
+	14, // 48: switchyard.localnet.v1.Endpoints.Next:input_type -> switchyard.localnet.v1.NextFilter
+	16, // 49: switchyard.localnet.v1.Endpoints.Watch:input_type -> switchyard.localnet.v1.WatchRequest
+	8,  // 50: switchyard.localnet.v1.Endpoints.NextNames:input_type -> switchyard.localnet.v1.NextNamesRequest
+	15, // 51: switchyard.localnet.v1.Endpoints.Next:output_type -> switchyard.localnet.v1.NextItem
+	21, // 52: switchyard.localnet.v1.Endpoints.Watch:output_type -> switchyard.localnet.v1.WatchResponse
+	9,  // 53: switchyard.localnet.v1.Endpoints.NextNames:output_type -> switchyard.localnet.v1.NextNamesResponse
+	51, // [51:54] is the sub-list for method output_type
+	48, // [48:51] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_switchyard_localnet_v1_localnet_proto_init() }
@@ -2498,7 +2741,7 @@ func file_switchyard_localnet_v1_localnet_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_switchyard_localnet_v1_localnet_proto_rawDesc), len(file_switchyard_localnet_v1_localnet_proto_rawDesc)),
-			NumEnums:      6,
+			NumEnums:      8,
 			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
