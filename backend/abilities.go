@@ -1,5 +1,7 @@
 package backend
 
+import "github.com/switchyard-net/switchyard/state"
+
 // Package node looks for the abilities below, and for [Inspector] and [Counter]. All of them are optional.
 
 // Drainer is a [Backend] that carries connections itself. They end when it is closed.
@@ -29,4 +31,19 @@ type Reporter interface {
 	Backend
 	// Problems returns the missing features, with the names of services. It may be called at any time, concurrently with all other methods.
 	Problems() []error
+}
+
+// Featured is a [Backend] that can program features of records: see [state.Features]. All others get records without any.
+type Featured interface {
+	Backend
+	// Features returns the features that the dataplane can program. They change only before an update that is full.
+	Features() state.Features
+}
+
+// FeaturesOf returns the features that a dataplane can program.
+func FeaturesOf(b Backend) state.Features {
+	if f, ok := b.(Featured); ok {
+		return f.Features()
+	}
+	return 0
 }

@@ -8,7 +8,7 @@
 //
 // Run does the work that all dataplanes share. It retries with a growing pause, cuts large updates into parts, and keeps the last good
 // record of each service. A dataplane never decides which service gets a frontend. Optional abilities are small interfaces: [Inspector],
-// [Counter], [Reporter], [FlowKeeper] and [Drainer].
+// [Counter], [Reporter], [FlowKeeper], [Drainer] and [Featured].
 //
 // Every dataplane on Linux deletes flows to removed endpoints with package kernel/conntrack.
 package backend
@@ -40,6 +40,8 @@ type Backend interface {
 	//
 	// A large update comes in several parts ([RunOptions].PartEntries). Each part is an update in itself. All parts but the last one have the
 	// revision before the update.
+	//
+	// Records use no features but those of [Featured].
 	//
 	// ctx ends when Run's context ends. Apply may ignore that, or return its error.
 	Apply(ctx context.Context, u *state.Update) (Result, error)

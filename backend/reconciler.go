@@ -26,7 +26,7 @@ func (r *Reconciler) Apply(ctx context.Context, u *state.Update) (total Result, 
 	refusals := &refusals{map[state.ServiceName]error{}, map[state.ServiceName]bool{}}
 	for {
 		v := r.held.resolve(u, refusals)
-		result, err := r.backend.Apply(ctx, v)
+		result, err := r.backend.Apply(ctx, v.For(FeaturesOf(r.backend)))
 		total.Written += result.Written
 		total.Repaired += result.Repaired
 		if refused, ok := errors.AsType[*RefusedError](err); ok && refusals.add(refused, v) {

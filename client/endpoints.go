@@ -31,6 +31,8 @@ type EndpointsClient struct {
 	Target string
 	// InstanceID and Rev are the state that Next has returned last. Set them at first to resume a watch.
 	InstanceID, Rev uint64
+	// Accepts are the features that the caller knows, as in [Options].
+	Accepts []localnetv1.Feature
 	// ErrorDelay is the pause before Next retries after an error. Default: 1 s.
 	ErrorDelay time.Duration
 	// Node is the node whose state is wanted. Default: the server's node.
@@ -123,7 +125,7 @@ func (epc *EndpointsClient) fetch(ctx context.Context) ([]*localnetv1.ServiceEnd
 	// A stream that is left before its end must not stay open.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	filter := &localnetv1.NextFilter{InstanceId: epc.InstanceID, Rev: epc.Rev, Node: epc.Node}
+	filter := &localnetv1.NextFilter{InstanceId: epc.InstanceID, Rev: epc.Rev, Node: epc.Node, Accepts: epc.Accepts}
 	stream, err := localnetv1.NewEndpointsClient(conn).Next(ctx, filter)
 	if err != nil {
 		return nil, err

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
+	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 	"github.com/switchyard-net/switchyard/client/namedpipe"
 	"github.com/switchyard-net/switchyard/client/peeruser"
 )
@@ -47,6 +48,10 @@ type Options struct {
 	Node string
 	// Name identifies the client to the operators of the server, such as "dns-balancer"; at most 63 bytes are kept.
 	Name string
+	// Accepts are the features that the caller knows. The server converts services that use others: see [localnetv1.Feature]. A caller that
+	// accepts other features than when it got the position of Resume gets a full update. [RunNames] ignores it. Default: none, as for a
+	// program that was written before there were features.
+	Accepts []localnetv1.Feature
 	// Resume is the position of an [Update] that the caller still has, with the state at that position. Default: start
 	// with a full update.
 	Resume Position

@@ -180,7 +180,7 @@ func (s *session) send(stream grpc.BidiStreamingClient[localnetv1.WatchRequest, 
 func (s *session) subscription() *localnetv1.Subscribe {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
-	sub := &localnetv1.Subscribe{Node: s.w.options.Node, Client: s.w.options.Name}
+	sub := &localnetv1.Subscribe{Node: s.w.options.Node, Client: s.w.options.Name, Accepts: s.w.options.Accepts}
 	if s.position != (Position{}) {
 		sub.Resume = &localnetv1.Position{InstanceId: s.position.InstanceID, Rev: s.position.Rev}
 	}

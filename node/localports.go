@@ -83,6 +83,7 @@ func newLocalPorts(inside *namespace.Namespace, log *slog.Logger) *localPorts {
 // apply takes over an update. If serves is false, another mode is in use: nothing is listened on. Ports that could not be listened on before are left
 // to retry.
 func (l *localPorts) apply(u *state.Update, serves bool) {
+	u = u.For(0) // its relay draws evenly, and from single ports
 	l.changing.Lock()
 	defer l.changing.Unlock()
 	for _, name := range u.Gone(maps.Keys(l.services)) {

@@ -396,7 +396,7 @@ func (s *switchable) Reconfigure(c *config.Config) error {
 
 // Apply implements [backend.Backend].
 func (s *switchable) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
-	result, err := s.now.top.Apply(ctx, s.lingering(u, nil))
+	result, err := s.now.top.Apply(ctx, s.lingering(u, nil).For(backend.FeaturesOf(s.now.top)))
 	if err != nil {
 		return result, err
 	}
@@ -406,6 +406,9 @@ func (s *switchable) Apply(ctx context.Context, u *state.Update) (backend.Result
 	s.removeLeftovers(ctx)
 	return result, nil
 }
+
+// Features implements [backend.Featured]. Each dataplane gets what it can program, which differs while one takes over from another.
+func (s *switchable) Features() state.Features { return state.AllFeatures }
 
 // Verify implements [backend.Backend].
 func (s *switchable) Verify(ctx context.Context) (backend.Result, error) {
@@ -466,7 +469,7 @@ func (s *switchable) show(ctx context.Context, r *retired, u *state.Update) {
 		return
 	}
 	r.missed = nil
-	if _, err := r.top.Apply(ctx, u); err != nil {
+	if _, err := r.top.Apply(ctx, u.For(backend.FeaturesOf(r.top))); err != nil {
 		s.log.Warn("cannot update the dataplane of the previous mode, trying again", "mode", r.mode, "error", err)
 		r.missed = u
 		return

@@ -37,8 +37,8 @@ func (e *endpoints) feed(ctx context.Context, asked string) (state.Feed, string,
 }
 
 // known returns the revision to continue from: a client of another life of the server begins again.
-func (e *endpoints) known(p protoconv.Position) state.Revision {
-	if p.Instance != e.o.InstanceID {
+func known(instance uint64, p protoconv.Position) state.Revision {
+	if p.Instance != instance {
 		return 0
 	}
 	return p.Revision
@@ -51,14 +51,17 @@ func (e *endpoints) Next(f *localnetv1.NextFilter, stream grpc.ServerStreamingSe
 	if err != nil {
 		return err
 	}
-	u, err := feed.Next(ctx, e.known(protoconv.Position{Instance: f.GetInstanceId(), Revision: state.Revision(f.GetRev())}))
+	accepted := protoconv.ParseFeatures(f.GetAccepts())
+	instance := e.instanceFor(accepted)
+	u, err := feed.Next(ctx, known(instance, protoconv.Position{Instance: f.GetInstanceId(), Revision: state.Revision(f.GetRev())}))
 	if err == nil && !u.Full {
 		u, err = feed.Next(ctx, 0)
 	}
 	if err != nil {
 		return feedError(ctx, node, err)
 	}
-	next := &localnetv1.NextFilter{InstanceId: e.o.InstanceID, Rev: uint64(u.Revision), Node: node}
+	u, _ = e.forms.update(u, accepted)
+	next := &localnetv1.NextFilter{InstanceId: instance, Rev: uint64(u.Revision), Node: node, Accepts: protoconv.Features(accepted)}
 	if err := stream.Send(&localnetv1.NextItem{Next: next, Node: protoconv.Node(u.Node)}); err != nil {
 		return err
 	}

@@ -19,7 +19,7 @@ func (e *endpoints) NextNames(r *localnetv1.NextNamesRequest, stream grpc.Server
 	if err := stream.SendHeader(nil); err != nil {
 		return err
 	}
-	u, err := e.o.Names.Next(ctx, e.known(protoconv.ParsePosition(r.GetResume())))
+	u, err := e.o.Names.Next(ctx, known(e.o.InstanceID, protoconv.ParsePosition(r.GetResume())))
 	switch {
 	case ctx.Err() != nil:
 		return cause(ctx)

@@ -122,6 +122,7 @@ type Server struct {
 	o       Options
 	log     *slog.Logger
 	encoder protoconv.Encoder
+	forms   forms
 	users   peeruser.Users
 	clients atomic.Int64  // connections of all listeners
 	watches atomic.Uint64 // counts them, for Client.ID

@@ -41,6 +41,8 @@ type watch struct {
 	first      chan *localnetv1.WatchRequest
 	subscribed chan bool
 	client     Client
+	accepted   state.Features // by the client
+	instance   uint64         // for its features
 	// ready has a value when an update is wanted, and is closed after the client's last request.
 	ready chan struct{}
 	asked atomic.Bool // and not yet answered
@@ -101,7 +103,8 @@ func (w *watch) header(sub subscription) error {
 
 // send sends an update whenever the client requests one.
 func (w *watch) send(sub subscription) error {
-	var node *state.Node // that the client has
+	var node *state.Node    // that the client has
+	var told state.Features // that the client lacks, by the log
 	for {
 		select {
 		case _, more := <-w.ready:
@@ -123,7 +126,9 @@ func (w *watch) send(sub subscription) error {
 			changed = nil
 		}
 		node, sub.after = u.Node, u.Revision
-		parts := protoconv.Parts(&w.encoder, u, changed, protoconv.Position{Instance: w.o.InstanceID, Revision: sub.after}, partSize)
+		u, lacking := w.forms.update(u, w.accepted)
+		told |= w.tell(lacking, told)
+		parts := protoconv.Parts(&w.encoder, u, changed, protoconv.Position{Instance: w.instance, Revision: sub.after}, partSize)
 		u = nil // the list of a full state is not kept for a slow client
 		for part, last := range parts {
 			if last {
@@ -134,6 +139,18 @@ func (w *watch) send(sub subscription) error {
 			}
 		}
 	}
+}
+
+// tell logs each feature that the client lacks and was not told of before, with the number of services in the update that use it.
+func (w *watch) tell(lacking map[state.Features]int, told state.Features) (now state.Features) {
+	for one := range state.AllFeatures.Each {
+		if n := lacking[one]; n > 0 && one&told == 0 {
+			w.log.Warn("client does not know a feature that Services use, so it gets them without; update the client",
+				"client", w.client.Name, "node", w.client.Node, "address", w.client.Address, "feature", one.String(), "services", n)
+			now |= one
+		}
+	}
+	return now
 }
 
 // receive reads requests until the stream ends. It passes the first one to the handler, which halves the stack of this
@@ -183,6 +200,8 @@ func (w *watch) subscribe(first *localnetv1.WatchRequest) (sub subscription, err
 	if err != nil {
 		return sub, err
 	}
+	w.accepted = protoconv.ParseFeatures(m.GetAccepts())
+	w.instance = w.instanceFor(w.accepted)
 	w.client = Client{ID: w.watches.Add(1), Name: shorten(m.GetClient(), maxName), Node: node}
 	if p, ok := peer.FromContext(w.ctx); ok {
 		w.client.Address = p.Addr.String()
@@ -193,7 +212,7 @@ func (w *watch) subscribe(first *localnetv1.WatchRequest) (sub subscription, err
 	}
 	err = w.take(first)
 	w.subscribed <- true
-	return subscription{feed, w.known(protoconv.ParsePosition(m.GetResume())), first.GetReady()}, err
+	return subscription{feed, known(w.instance, protoconv.ParsePosition(m.GetResume())), first.GetReady()}, err
 }
 
 // take handles all parts of a request other than the subscription.
@@ -212,8 +231,8 @@ func (w *watch) take(m *localnetv1.WatchRequest) error {
 	return nil
 }
 
-func (e *endpoints) statusOf(m *localnetv1.Status) Status {
-	s := Status{Applied: e.known(protoconv.ParsePosition(m.GetApplied())), FailedTotal: int(m.GetFailedTotal())}
+func (w *watch) statusOf(m *localnetv1.Status) Status {
+	s := Status{Applied: known(w.instance, protoconv.ParsePosition(m.GetApplied())), FailedTotal: int(m.GetFailedTotal())}
 	if failed := m.GetFailed(); len(failed) > 0 {
 		s.Failed = make(map[state.ServiceName]string, min(len(failed), maxKept))
 		for _, f := range failed[:min(len(failed), maxKept)] {

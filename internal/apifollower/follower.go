@@ -65,6 +65,7 @@ func New(o Options) (*Follower, error) {
 		log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), changed: make(chan struct{}, 1), lost: time.Now(),
 	}
 	o.Client.OnError = f.disconnected
+	o.Client.Accepts = protoconv.Features(state.AllFeatures) // dataplanes say what they can themselves: see backend.Featured
 	o.Client.OnConnect = f.connected
 	f.client = o.Client
 	var err error
