@@ -110,7 +110,7 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 			scratch = joins[indexOf(p.Family)].join(scratch, here, p.Family, parts)
 		}
 		chosen := setTraffic(p, cfg, svc, scratch)
-		health.count(scratch)
+		health.count(scratch.active())
 		if why != nil {
 			why.port(&claims[i], fits, here, &supply, parts, scratch, chosen)
 		}

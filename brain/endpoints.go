@@ -62,8 +62,9 @@ func (l location) traitsOf(ep *model.Endpoint) traits {
 
 // candidate is an address and port that a slice names for a service port.
 type candidate struct {
-	addr netip.AddrPort
-	is   traits
+	addr   netip.AddrPort
+	is     traits
+	weight weight // 0 for all endpoints of a port where no slice has any
 }
 
 // candidates are the endpoints of one service port in one family, ready or not, ordered by address and distinct.
@@ -72,8 +73,9 @@ type candidates []candidate
 // part has the endpoints of a slice for one service port, with their port number (pkg/proxy/endpointslicecache.go,
 // endpointInfoByServicePort).
 type part struct {
-	slice *model.EndpointSlice
-	port  uint16
+	slice  *model.EndpointSlice
+	port   uint16
+	weight weight
 }
 
 // supply finds the endpoints of service ports in slices. It skips slices of other address types and slices that this
@@ -108,7 +110,7 @@ func newSupply(cfg *Config, slices []*model.EndpointSlice, ports int) supply {
 		for _, p := range s.Ports {
 			if p.Port != 0 {
 				key := portKey{p.Name, p.Protocol, s.Family}
-				su.index[key] = append(su.index[key], part{s, p.Port})
+				su.index[key] = append(su.index[key], part{s, p.Port, weightOf(s)})
 			}
 		}
 	}
@@ -126,7 +128,7 @@ func (su *supply) of(buf []part, key portKey) []part {
 		}
 		for i := range s.Ports {
 			if sp := &s.Ports[i]; sp.Port != 0 && sp.Name == key.name && sp.Protocol == key.protocol {
-				buf = append(buf, part{s, sp.Port})
+				buf = append(buf, part{s, sp.Port, weightOf(s)})
 			}
 		}
 	}
@@ -136,11 +138,13 @@ func (su *supply) of(buf []part, key portKey) []part {
 // join collects the endpoints of a service port in family from parts, into buf. Special addresses and addresses of the
 // wrong family for their slice do not count. The API server refuses special addresses (pkg/apis/discovery/validation).
 func join(buf candidates, here location, family state.Family, parts []part) candidates {
+	weighted := isWeighted(parts)
 	for _, part := range parts {
+		w := part.among(weighted)
 		for i := range part.slice.Endpoints {
 			ep := &part.slice.Endpoints[i]
 			if familyOf(ep.Addr) == family && model.Special(ep.Addr) == "" {
-				buf = append(buf, candidate{netip.AddrPortFrom(ep.Addr, part.port), here.traitsOf(ep)})
+				buf = append(buf, candidate{netip.AddrPortFrom(ep.Addr, part.port), here.traitsOf(ep), w})
 			}
 		}
 	}
@@ -153,7 +157,7 @@ func (c candidate) compare(o candidate) int {
 	if by := c.addr.Compare(o.addr); by != 0 {
 		return by
 	}
-	return cmp.Compare(o.is, c.is)
+	return cmp.Or(cmp.Compare(o.is, c.is), cmp.Compare(o.weight, c.weight))
 }
 
 // distinct keeps the first endpoint of each address and port.
@@ -191,11 +195,12 @@ func (j *joiner) join(buf candidates, here location, family state.Family, parts 
 		j.sort(here, family, parts, n)
 	}
 	buf = slices.Grow(buf, len(j.sorted))
+	weighted := isWeighted(parts)
 	for first := 0; first < len(j.sorted); {
 		addr, from := j.sorted[first].addr, len(buf)
 		for ; first < len(j.sorted) && j.sorted[first].addr == addr; first++ {
 			e := &j.sorted[first]
-			buf = append(buf, candidate{netip.AddrPortFrom(addr, parts[e.part].port), e.is})
+			buf = append(buf, candidate{netip.AddrPortFrom(addr, parts[e.part].port), e.is, parts[e.part].among(weighted)})
 		}
 		if len(buf) > from+1 {
 			slices.SortFunc(buf[from:], candidate.compare)
@@ -368,9 +373,10 @@ func (c candidates) having(s selection) []state.Endpoint {
 			eps = append(eps, e.endpoint())
 		}
 	}
+	even(eps)
 	return eps
 }
 
 func (e candidate) endpoint() state.Endpoint {
-	return state.Endpoint{Addr: e.addr, Local: e.is&local != 0}
+	return state.Endpoint{Addr: e.addr, Local: e.is&local != 0, Weight: uint16(max(e.weight, 0))}
 }

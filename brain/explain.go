@@ -53,6 +53,8 @@ const (
 	NotServing Reason = "NotServing"
 	// OtherNode: the endpoint is on another node, or on no known one, and the policy is Local.
 	OtherNode Reason = "OtherNode"
+	// NoWeight: the annotation switchyard.net/weight of the slice is 0.
+	NoWeight Reason = "NoWeight"
 	// HintedElsewhere: the hints of the endpoint name other nodes or zones, and hints are in use.
 	HintedElsewhere Reason = "HintedElsewhere"
 )
@@ -236,7 +238,7 @@ func (e *Explanation) port(c *claim, fits bool, here location, from *supply, par
 		ClusterTerminates: by.cluster.mask != 0 && by.cluster.want&ready == 0,
 		LocalTerminates:   by.local.mask != 0 && by.local.want&ready == 0,
 	}
-	t := eps.tally()
+	t := eps.active().tally()
 	r.NodeHints = t.use(nodeHinted, nodeHere)
 	if r.NodeHints != HintsUsed {
 		r.ZoneHints = t.use(zoneHinted, zoneHere)
@@ -271,6 +273,9 @@ func (r *EndpointReasons) judge(is traits, family state.Family, noted map[netip.
 		r.Unusable = NoRoom
 	case eps[i].is != is || noted[r.Addr]:
 		r.Unusable = Duplicate
+	case eps[i].weight == noWeight:
+		noted[r.Addr] = true
+		r.Unusable = NoWeight
 	default:
 		noted[r.Addr] = true
 		r.Cluster, r.Local = by.cluster.reasons(is), by.local.reasons(is)

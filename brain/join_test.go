@@ -18,7 +18,7 @@ func TestJoinerJoins(t *testing.T) {
 		here := location{node: "n1"}
 		var of []*model.EndpointSlice
 		for i := range 4 {
-			s := &model.EndpointSlice{Name: fmt.Sprint(i), Family: state.IPv4}
+			s := &model.EndpointSlice{Name: fmt.Sprint(i), Family: state.IPv4, Weight: []string{"", "0", "5", "x"}[rng.IntN(4)]}
 			for range manyEndpoints {
 				addr := netip.AddrFrom4([4]byte{10, byte(rng.IntN(2)), byte(rng.IntN(2)), byte(rng.IntN(256))})
 				if rng.IntN(20) == 0 {
@@ -35,7 +35,7 @@ func TestJoinerJoins(t *testing.T) {
 			var parts []part
 			for _, s := range of {
 				if rng.IntN(8) > 0 {
-					parts = append(parts, part{s, uint16(80 + port + rng.IntN(2)*rng.IntN(3))})
+					parts = append(parts, part{s, uint16(80 + port + rng.IntN(2)*rng.IntN(3)), weightOf(s)})
 				}
 			}
 			got, want := j.join(nil, here, state.IPv4, parts), join(nil, here, state.IPv4, parts)
@@ -53,9 +53,9 @@ func TestPortsShareTheOrder(t *testing.T) {
 		s.Endpoints = append(s.Endpoints, model.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, byte(i), byte(i >> 8)}), Ready: true})
 	}
 	var j joiner
-	first := j.join(nil, location{}, state.IPv4, []part{{s, 80}})
+	first := j.join(nil, location{}, state.IPv4, []part{{s, 80, 0}})
 	j.sorted[0].is ^= ready // as another sort would undo
-	second := j.join(nil, location{}, state.IPv4, []part{{s, 81}})
+	second := j.join(nil, location{}, state.IPv4, []part{{s, 81, 0}})
 	if len(first) != len(second) || first[0].is == second[0].is {
 		t.Error("the second port was put in order again")
 	}

@@ -9,6 +9,8 @@ import (
 // service on a node. Each endpoint behind a frontend is one entry, and each source that a frontend admits is one. A
 // frontend counts as five, and a port of a family as five more.
 //
+// An endpoint with a weight counts as two.
+//
 // A record travels in one message of switchyard.localnet.v1, and clients accept messages of up to 64 MiB. An entry
 // takes at most 38 bytes: an IPv6 endpoint on this node in all four routes of a port with one frontend. So a record
 // takes less than 61 MB.
@@ -115,6 +117,9 @@ func (b *budget) endpoints(c *claim, parts []part) bool {
 	var n int64
 	for _, part := range parts {
 		n += int64(len(part.slice.Endpoints))
+	}
+	if isWeighted(parts) {
+		n *= 2
 	}
 	if b.takes(n * int64(c.frontends)) {
 		return true

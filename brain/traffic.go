@@ -20,6 +20,7 @@ func setTraffic(p *state.Port, cfg *Config, svc *model.Service, eps candidates) 
 	internal := p.Frontends[0].Kind == state.ClusterIP
 	external := p.Frontends[len(p.Frontends)-1].Kind != state.ClusterIP
 
+	all, eps := eps, eps.active()
 	var cluster, local state.Route
 	if internal && !svc.InternalLocal || external {
 		cluster, by.cluster = clusterRoute(eps)
@@ -44,7 +45,7 @@ func setTraffic(p *state.Port, cfg *Config, svc *model.Service, eps candidates) 
 		}
 	}
 	if p.Protocol == state.UDP || p.Protocol == state.TCP && cfg.TCPLingers {
-		p.Lingering = lingering(eps, cluster.Endpoints, local.Endpoints)
+		p.Lingering = lingering(all, cluster.Endpoints, local.Endpoints)
 	}
 	return by
 }
@@ -96,7 +97,7 @@ func internalMasquerade(cfg *Config, family state.Family) state.Masquerade {
 
 // lingering returns the serving endpoints that are in no route of the port. Flows to them continue
 // (pkg/proxy/conntrack/cleanup.go keeps UDP flows to serving endpoints). These endpoints terminate, or policies and
-// hints send new connections elsewhere.
+// hints send new connections elsewhere, or their weight is 0.
 func lingering(eps candidates, routes ...[]state.Endpoint) []state.Endpoint {
 	var out []state.Endpoint
 	for _, e := range eps {
@@ -105,6 +106,7 @@ func lingering(eps candidates, routes ...[]state.Endpoint) []state.Endpoint {
 			return found
 		})
 		if e.is&serving != 0 && !routed {
+			e.weight = 0 // which is the routes'
 			out = append(out, e.endpoint())
 		}
 	}

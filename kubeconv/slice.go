@@ -1,6 +1,7 @@
 package kubeconv
 
 import (
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,6 +33,7 @@ func EndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, error) {
 		// A controller's slip in a time that only measures is not worth an error.
 		m.TriggerTime, _ = time.Parse(time.RFC3339Nano, at)
 	}
+	m.Weight = annotation(s.Annotations, weightAnnotation)
 	for i, p := range s.Ports {
 		if port, ok := f.endpointPort(index("ports", i), p); ok {
 			m.Ports = append(m.Ports, port)
@@ -65,6 +67,18 @@ func EndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, error) {
 		return nil, f.err()
 	}
 	return m, nil
+}
+
+const (
+	weightAnnotation = "switchyard.net/weight"
+	// maxAnnotation is how much of an annotation is kept: more than any valid value has, and enough to show what is wrong with another one.
+	maxAnnotation = 256
+)
+
+// annotation returns the beginning of an annotation. Its value is judged where it counts: a bad one must not take the object down.
+func annotation(annotations map[string]string, key string) string {
+	value := annotations[key]
+	return strings.ToValidUTF8(strings.Clone(value[:min(len(value), maxAnnotation)]), "")
 }
 
 // endpointPort converts a port. It reports false for ports that join with nothing.

@@ -140,6 +140,8 @@ type EndpointSlice struct {
 	// TriggerTime is the time of the event in the cluster that led to the slice's latest change, zero if unknown
 	// (annotation endpoints.kubernetes.io/last-change-trigger-time). It measures programming latency.
 	TriggerTime time.Time
+	// Weight is the annotation switchyard.net/weight as it stands, up to 256 bytes. It is empty if the annotation is absent.
+	Weight string
 }
 
 // ServiceName names the service that the slice belongs to.

@@ -60,13 +60,15 @@ const (
 	TooManyNames Reason = "TooManyNames"
 	// NamespaceNamesFull: the names of the namespace have more entries than one namespace may have. See [NamesLimits].
 	NamespaceNamesFull Reason = "NamespaceNamesFull"
+	// AnnotationIgnored: an annotation has a value that means nothing. It counts as absent, and the service is served without it.
+	AnnotationIgnored Reason = "AnnotationIgnored"
 	// NamesFull: the names of the namespace have more entries than it may have because there is no room for all names. See [NamesLimits].
 	NamesFull Reason = "NamesFull"
 )
 
 // Reasons returns all reasons.
 func Reasons() []Reason {
-	return []Reason{AddressConflict, ExternalIPRefused, ServiceTooLarge, NamespaceFull, NodeFull, TooManyNames, NamespaceNamesFull, NamesFull}
+	return []Reason{AddressConflict, ExternalIPRefused, ServiceTooLarge, NamespaceFull, NodeFull, TooManyNames, NamespaceNamesFull, NamesFull, AnnotationIgnored}
 }
 
 // problems holds the problems of all services. It has a lock of its own, so that callers that ask do not wait for a publication.
@@ -158,7 +160,12 @@ func (ps *problems) set(name state.ServiceName, now []Problem, here func() bool)
 			if p.Holder != (state.ServiceName{}) {
 				args = append(args, "heldBy", p.Holder.String())
 			}
-			ps.log.Warn("service is not fully served", append(args, "remedy", p.Remedy)...)
+			args = append(args, "remedy", p.Remedy)
+			if p.Reason == AnnotationIgnored {
+				ps.log.Warn("annotation of a service is ignored", args...)
+			} else {
+				ps.log.Warn("service is not fully served", args...)
+			}
 		}
 	}
 	if healed {
@@ -315,6 +322,17 @@ func refused(svc *service, refusals []brain.Refusal) Problem {
 		note += fmt.Sprintf(", and %d more are refused", more)
 	}
 	return Problem{Service: svc.name, Reason: ExternalIPRefused, Field: "spec.externalIPs", Note: note, Remedy: first.Remedy}
+}
+
+// badWeights is the problem of a service with slices whose weights are none. The list is not empty.
+func badWeights(svc *service, bad []*model.EndpointSlice) Problem {
+	first := slices.MinFunc(bad, func(a, b *model.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
+	note := fmt.Sprintf("%q of EndpointSlice %s is not a whole number from 0 to 65535, so it counts as absent", first.Weight, first.Name)
+	if len(bad) > 1 {
+		note += fmt.Sprintf(" (EndpointSlices with such values: %d)", len(bad))
+	}
+	return Problem{Service: svc.name, Reason: AnnotationIgnored, Field: "metadata.annotations[" + brain.WeightAnnotation + "]", Note: note,
+		Remedy: "set the annotation to a whole number from 0 to 65535, or remove it"}
 }
 
 // tooLarge is the problem of a service that does not fit in full.

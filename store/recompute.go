@@ -182,6 +182,15 @@ func (c *core) ownProblems(svc *service, in *inputs) (own []Problem) {
 	if len(in.refusals) > 0 {
 		own = append(own, refused(svc, in.refusals))
 	}
+	var bad []*model.EndpointSlice
+	for _, s := range svc.slices {
+		if brain.BadWeight(s) {
+			bad = append(bad, s)
+		}
+	}
+	if len(bad) > 0 {
+		own = append(own, badWeights(svc, bad))
+	}
 	if size, ok := c.excess[svc]; ok {
 		own = append(own, tooLarge(svc, &c.brain, &size))
 	}

@@ -88,6 +88,8 @@ func (v *view) reasonText(reason brain.Reason, r *brain.EndpointReasons, reasons
 		return "terminating, and serving no more"
 	case brain.OtherNode:
 		return "not on this node, and the policy is Local"
+	case brain.NoWeight:
+		return "its weight is 0: " + brain.WeightAnnotation + " of slice " + r.Slice.Name
 	case brain.HintedElsewhere:
 		if reasons.NodeHints == brain.HintsUsed {
 			return "hinted for " + nodesText(r.Endpoint.NodeHints)

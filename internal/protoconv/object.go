@@ -87,6 +87,7 @@ func endpointSlice(s *model.EndpointSlice) *clusterv1.EndpointSlice {
 		}),
 		Hostnames:   texts(s.Hostnames),
 		TriggerTime: timestamp(s.TriggerTime),
+		Weight:      text(s.Weight),
 	}
 	if s.HasProxyName {
 		m.ProxyName = new(text(s.ProxyName))
@@ -242,7 +243,7 @@ func parseEndpointSlice(m *clusterv1.EndpointSlice) (s *model.EndpointSlice, err
 	if n := len(m.GetHostnames()); n > 0 && n != len(s.Endpoints) {
 		return s, fmt.Errorf("hostnames has %d items; it must have one for each of the %d endpoints, or none", n, len(s.Endpoints))
 	}
-	s.Hostnames = m.GetHostnames()
+	s.Hostnames, s.Weight = m.GetHostnames(), m.GetWeight()
 	return s, nil
 }
 

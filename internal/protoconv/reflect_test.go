@@ -58,7 +58,7 @@ func TestNothingOfAnObjectIsLost(t *testing.T) {
 	})
 	testObject(t, fullSlice, []string{
 		".Service", ".ProxyName", ".Headless", ".Ports[1].Name", ".Endpoints[0].Addr", ".Endpoints[0].Ready", ".Endpoints[0].Serving", ".Endpoints[0].Terminating",
-		".Endpoints[0].NodeName", ".Endpoints[0].ZoneHints[0]", ".Endpoints[0].NodeHints (one less)", ".TriggerTime",
+		".Endpoints[0].NodeName", ".Endpoints[0].ZoneHints[0]", ".Endpoints[0].NodeHints (one less)", ".TriggerTime", ".Weight",
 	})
 	testObject(t, func() *model.Node {
 		return &model.Node{Name: "n", Zone: "z", Addresses: addrs("192.0.2.1", "2001:db8::1"), Internal: 1, PodCIDRs: prefixes("10.1.0.0/24", "fd00::/64")}
@@ -225,6 +225,7 @@ func fullSlice() *model.EndpointSlice {
 			{Addr: netip.MustParseAddr("10.1.0.3")},
 		},
 		Hostnames:   []string{"dns-0", "dns-1"},
+		Weight:      "70",
 		TriggerTime: time.Date(2026, 5, 4, 3, 2, 1, 7, time.UTC),
 	}
 }

@@ -763,7 +763,9 @@ type EndpointSlice struct {
 	// The hostnames of endpoints, one for each; none at all if no endpoint has one.
 	Hostnames []string `protobuf:"bytes,9,rep,name=hostnames,proto3" json:"hostnames,omitempty"`
 	// As in Service.
-	ProxyName     *string `protobuf:"bytes,10,opt,name=proxy_name,json=proxyName,proto3,oneof" json:"proxy_name,omitempty"`
+	ProxyName *string `protobuf:"bytes,10,opt,name=proxy_name,json=proxyName,proto3,oneof" json:"proxy_name,omitempty"`
+	// The annotation switchyard.net/weight as it stands, up to 256 bytes. Empty if it is absent.
+	Weight        string `protobuf:"bytes,11,opt,name=weight,proto3" json:"weight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -864,6 +866,13 @@ func (x *EndpointSlice) GetHostnames() []string {
 func (x *EndpointSlice) GetProxyName() string {
 	if x != nil && x.ProxyName != nil {
 		return *x.ProxyName
+	}
+	return ""
+}
+
+func (x *EndpointSlice) GetWeight() string {
+	if x != nil {
+		return x.Weight
 	}
 	return ""
 }
@@ -1313,7 +1322,7 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\rR\bprotocol\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x12\x1b\n" +
-	"\tnode_port\x18\x04 \x01(\rR\bnodePort\"\x99\x03\n" +
+	"\tnode_port\x18\x04 \x01(\rR\bnodePort\"\xb1\x03\n" +
 	"\rEndpointSlice\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -1326,7 +1335,8 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"\thostnames\x18\t \x03(\tR\thostnames\x12\"\n" +
 	"\n" +
 	"proxy_name\x18\n" +
-	" \x01(\tH\x00R\tproxyName\x88\x01\x01B\r\n" +
+	" \x01(\tH\x00R\tproxyName\x88\x01\x01\x12\x16\n" +
+	"\x06weight\x18\v \x01(\tR\x06weightB\r\n" +
 	"\v_proxy_name\"R\n" +
 	"\fEndpointPort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +

@@ -1,0 +1,77 @@
+package brain
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// WeightAnnotation is the annotation of an EndpointSlice with the weight of each of its endpoints.
+const WeightAnnotation = "switchyard.net/weight"
+
+// weight is the weight of the endpoints of a slice. It is 0 for a slice without the annotation, and noWeight for a slice that gets no new
+// connections.
+type weight int32
+
+// noWeight is the annotation 0.
+const noWeight weight = -1
+
+// weightOf returns the weight that a slice gives its endpoints. A value that is none counts as absent; see [BadWeight].
+func weightOf(s *model.EndpointSlice) weight {
+	if s.Weight == "" {
+		return 0
+	}
+	switch n, err := strconv.ParseUint(s.Weight, 10, 16); {
+	case err != nil:
+		return 0
+	case n == 0:
+		return noWeight
+	default:
+		return weight(n)
+	}
+}
+
+// BadWeight reports whether the annotation of a slice is no weight.
+func BadWeight(s *model.EndpointSlice) bool {
+	_, err := strconv.ParseUint(s.Weight, 10, 16)
+	return s.Weight != "" && err != nil
+}
+
+// isWeighted reports whether any slice gives its endpoints a weight. Then the endpoints of all others have 1.
+func isWeighted(parts []part) bool {
+	return slices.ContainsFunc(parts, func(p part) bool { return p.weight != 0 })
+}
+
+// among returns the weight of the endpoints of a part among others.
+func (p *part) among(weighted bool) weight {
+	if weighted && p.weight == 0 {
+		return 1
+	}
+	return p.weight
+}
+
+// active returns the endpoints that may get new connections: those with a weight. It is c itself where nothing is weighted.
+func (c candidates) active() candidates {
+	drained := func(e candidate) bool { return e.weight == noWeight }
+	if !slices.ContainsFunc(c, drained) {
+		return c
+	}
+	return slices.DeleteFunc(slices.Clone(c), drained)
+}
+
+// even takes the weights out of endpoints that all have the same: the record is that of a Service without weights.
+func even(eps []state.Endpoint) {
+	if len(eps) == 0 || eps[0].Weight == 0 {
+		return
+	}
+	for _, e := range eps {
+		if e.Weight != eps[0].Weight {
+			return
+		}
+	}
+	for i := range eps {
+		eps[i].Weight = 0
+	}
+}
