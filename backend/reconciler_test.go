@@ -307,3 +307,39 @@ func TestFrontendsMoveUnderFailures(t *testing.T) {
 		})
 	}
 }
+
+// featured is a dataplane that can program weights only.
+type featured struct {
+	backend.None
+	got []*state.Update
+}
+
+func (f *featured) Features() state.Features { return state.Weights }
+
+func (f *featured) Apply(_ context.Context, u *state.Update) (backend.Result, error) {
+	f.got = append(f.got, u)
+	return backend.Result{}, nil
+}
+
+// TestDataplanesGetTheirFeatures: a dataplane gets records with the features that it can program, one that does not say gets none, and the update
+// stays as it is.
+func TestDataplanesGetTheirFeatures(t *testing.T) {
+	to := state.Route{Verdict: state.Forward, Endpoints: []state.Endpoint{{Weight: 3}, {Weight: 1}}}
+	s := &state.Service{Name: state.ServiceName{Name: "a"}, Ports: []state.Port{{Balance: state.HashClient, Internal: state.Traffic{Inside: to, Outside: to}}}}
+	u := &state.Update{Revision: 1, Full: true, Node: &state.Node{}, Changed: []*state.Service{{Name: state.ServiceName{Name: "0"}}, s}}
+	some := new(featured)
+	none := struct{ backend.Backend }{some} // hides its features
+	for _, b := range []backend.Backend{some, none} {
+		if _, err := backend.NewReconciler(b).Apply(t.Context(), u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, want := range []state.Features{state.Weights, 0} {
+		if got := some.got[i].Changed[1].Features(); got != want || some.got[i].Changed[0] != u.Changed[0] {
+			t.Errorf("a dataplane that can program %v got %v", want, got)
+		}
+	}
+	if s.Features() != state.Weights|state.Balances {
+		t.Error("the update has changed")
+	}
+}

@@ -187,6 +187,7 @@ type Node struct {
 	ports                        *healthPorts // nil if they are not answered
 	followers                    *followers
 	fleet                        *fleet // nil but in a Relay
+	degraded                     degraded
 	audience                     *audience
 	status                       dataplaneStatus
 	healthServer, operatorServer *httpserver.Server
@@ -264,6 +265,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 			p.close()
 			return nil, &DataplaneError{chosen.mode, err}
 		}
+		n.degraded.log, n.degraded.can, n.degraded.mode = n.log, func() state.Features { return backend.FeaturesOf(n.inUse()) }, n.proxyMode
 		n.reconciler = backend.NewReconciler(n.dataplane)
 	}
 	n.health = n.newHealth()
@@ -506,6 +508,7 @@ func (n *Node) attempted(a backend.Attempt) {
 	n.registry.Attempt(a)
 	n.status.attempted(a)
 	n.changes.Attempted(a)
+	n.degraded.attempted(a)
 	if a.Update != nil && a.Err == nil {
 		n.progressed() // more may wait by now, or the same for longer
 	}

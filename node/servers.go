@@ -128,6 +128,7 @@ func (n *Node) newRegistry() *metrics.Registry {
 		LogLinesSuppressed: n.o.LogLinesSuppressed,
 		Connections:        map[string]metrics.Connections{"health": n.healthConnections.count, "metrics": n.operatorConnections.count, "page": n.uiConnections.count},
 		LimitedServices:    n.limitedServices,
+		BadAnnotations:     func() int { return n.pipeline.Load().limited()[store.AnnotationIgnored] },
 		Others:             n.o.Metrics,
 	}
 	if n.o.Role != Relay {
@@ -138,6 +139,7 @@ func (n *Node) newRegistry() *metrics.Registry {
 	}
 	if n.o.Role == Proxy {
 		o.Traffic = n.serviceTraffic
+		o.DegradedServices = n.degraded.byName
 	}
 	n.addMetrics(&o)
 	o.AffinityClients, o.Relayed, o.IPTablesInvalidDropped = n.affinityClients, n.relayed, n.droppedInvalid
@@ -166,6 +168,9 @@ func (n *Node) limitedServices() map[string]int {
 	counts := map[string]int{}
 	limited := n.pipeline.Load().limited()
 	for _, reason := range store.Reasons() {
+		if reason == store.AnnotationIgnored {
+			continue // such a Service is served in full, and has a metric of its own
+		}
 		counts[string(reason)] = limited[reason]
 	}
 	return counts

@@ -10,6 +10,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // problemStore is a store of node n1 that notes what it reports.
@@ -238,5 +239,24 @@ func TestAFullNamespaceIsLoggedOnce(t *testing.T) {
 		if want := min(len(step.want), 1); lines != want || !strings.Contains(p.logged.String(), step.want) {
 			t.Errorf("%s: logged %q, want %q", step.name, p.logged.String(), step.want)
 		}
+	}
+}
+
+// TestBadWeights: a weight that is none is reported once for a service, with the remedy.
+func TestBadWeights(t *testing.T) {
+	p := newProblemStore(t, brain.Config{})
+	p.deliver("service ns/web 10.96.0.1:80")
+	slice := func(name, weight string) {
+		sink := p.Source(name)
+		sink.Update([]model.Object{&model.EndpointSlice{Namespace: "ns", Name: name, Service: "web", Family: state.IPv4, Weight: weight}}, nil)
+		sink.Complete()
+	}
+	p.expect("")
+	slice("b", "70%")
+	slice("a", "-1")
+	p.expect(`service ns/web: metadata.annotations[switchyard.net/weight]: "-1" of EndpointSlice a is not a whole number from 0 to 65535, so it counts as absent `+
+		"(EndpointSlices with such values: 2); set the annotation to a whole number from 0 to 65535, or remove it", "ns/web AnnotationIgnored  here=false")
+	if n := p.Limited()[AnnotationIgnored]; n != 1 || strings.Count(p.logged.String(), "annotation of a service is ignored") != 1 {
+		t.Errorf("%d services: %s", n, &p.logged)
 	}
 }

@@ -71,6 +71,10 @@ type Options struct {
 	LogLinesSuppressed func() uint64
 	// LimitedServices returns the number of services that are not fully served, for each of a fixed set of reasons.
 	LimitedServices func() map[string]int
+	// BadAnnotations returns the number of services with an annotation that is ignored.
+	BadAnnotations func() int
+	// DegradedServices returns the number of services that are served without a feature which the dataplane lacks, for each feature.
+	DegradedServices func() map[string]int
 	// IPTablesInvalidDropped and IPTablesLocalhostAccepted return packets counted by the kernel, in mode iptables.
 	// The first are dropped because conntrack does not know their connection; the second go to NodePorts on loopback
 	// addresses.
@@ -265,7 +269,15 @@ func (r *Registry) registerOwn(o *Options) {
 		r.registry.MustRegister(newFollowers(o.Role, o.Followers))
 	}
 	if o.LimitedServices != nil {
-		r.registry.MustRegister(limited{o.LimitedServices})
+		r.registry.MustRegister(limited{limitedDesc, o.LimitedServices})
+	}
+	if o.DegradedServices != nil {
+		r.registry.MustRegister(limited{degradedDesc, o.DegradedServices})
+	}
+	if o.BadAnnotations != nil {
+		r.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "switchyard_bad_annotations", Help: "Services with an annotation whose value means nothing, which is ignored.",
+		}, func() float64 { return float64(o.BadAnnotations()) }))
 	}
 	if o.Traffic != nil {
 		r.registry.MustRegister(traffic{o.Traffic})
@@ -278,19 +290,25 @@ func (r *Registry) registerOwn(o *Options) {
 	}
 }
 
-// limited collects the services that are not fully served.
-type limited struct{ ask func() map[string]int }
+// limited collects the services that are not fully served, by a label.
+type limited struct {
+	desc *prometheus.Desc
+	ask  func() map[string]int
+}
+
+var degradedDesc = prometheus.NewDesc("switchyard_degraded_services",
+	"Services that are served without a feature that the dataplane lacks, by feature.", []string{"feature"}, nil)
 
 var limitedDesc = prometheus.NewDesc("switchyard_limited_services",
 	"Services that are not fully served because they exceed a limit or claim what another owns, by reason.", []string{"reason"}, nil)
 
 // Describe implements [prometheus.Collector].
-func (l limited) Describe(to chan<- *prometheus.Desc) { to <- limitedDesc }
+func (l limited) Describe(to chan<- *prometheus.Desc) { to <- l.desc }
 
 // Collect implements [prometheus.Collector].
 func (l limited) Collect(to chan<- prometheus.Metric) {
-	for reason, n := range l.ask() {
-		to <- prometheus.MustNewConstMetric(limitedDesc, prometheus.GaugeValue, float64(n), reason)
+	for label, n := range l.ask() {
+		to <- prometheus.MustNewConstMetric(l.desc, prometheus.GaugeValue, float64(n), label)
 	}
 }
 
