@@ -41,7 +41,7 @@ type Backend interface {
 	// A large update comes in several parts ([RunOptions].PartEntries). Each part is an update in itself. All parts but the last one have the
 	// revision before the update.
 	//
-	// Records use no features but those of [Featured].
+	// Records use only the features that [Featured] names.
 	//
 	// ctx ends when Run's context ends. Apply may ignore that, or return its error.
 	Apply(ctx context.Context, u *state.Update) (Result, error)

@@ -61,7 +61,7 @@ func (c candidates) active() candidates {
 	return slices.DeleteFunc(slices.Clone(c), drained)
 }
 
-// even takes the weights out of endpoints that all have the same: the record is that of a Service without weights.
+// even takes the weights out of endpoints that all have the same. The record is then as without weights.
 func even(eps []state.Endpoint) {
 	if len(eps) == 0 || eps[0].Weight == 0 {
 		return

@@ -1,9 +1,11 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
@@ -81,7 +83,9 @@ func (a adminSource) Status() *view.Status {
 // View implements [adminserver.Source].
 func (a adminSource) View() *view.View {
 	failed := a.n.status.current().Failed
-	return &view.View{Store: a.n.pipeline.Load().store, Failed: func(name state.ServiceName) error { return failed[name] }, Local: a.local()}
+	return &view.View{Store: a.n.pipeline.Load().store, Local: a.local(), Failed: func(name state.ServiceName) error {
+		return cmp.Or(failed[name], a.n.degraded.of(name))
+	}}
 }
 
 // Traffic implements [adminserver.Source].
@@ -100,6 +104,10 @@ func (a adminSource) Explain(ctx context.Context, from explain.From, to explain.
 	for _, answer := range answers {
 		if err := ctx.Err(); err != nil {
 			return nil, err // the caller is gone
+		}
+		namespace, name, _ := strings.Cut(answer.Service, "/")
+		if err := a.n.degraded.of(state.ServiceName{Namespace: namespace, Name: name}); err != nil {
+			answer.Notes = append(answer.Notes, err.Error())
 		}
 		a.prove(answer)
 	}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"log/slog"
 	"sync"
 
@@ -71,6 +72,16 @@ func (d *degraded) counts() map[state.Features]int {
 		}
 	}
 	return counts
+}
+
+// of returns which features a Service is served without, nil if it has all that it uses.
+func (d *degraded) of(name state.ServiceName) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if missing := d.services[name]; missing != 0 {
+		return fmt.Errorf("the dataplane lacks %v, and serves the Service without; choose another mode, or remove the annotations", missing)
+	}
+	return nil
 }
 
 // byName returns how many Services lack which feature, for all features, by their names.

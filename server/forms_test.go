@@ -67,7 +67,7 @@ func TestFormsAreBounded(t *testing.T) {
 	if len(f.made) != 2 {
 		t.Errorf("forms of %d records are kept, want 2", len(f.made))
 	}
-	// The forms of a record that nobody has any more go with it.
+	// The forms of a record that nobody has go with it.
 	u.Changed = nil
 	for range 100 {
 		runtime.GC()

@@ -13,7 +13,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// plainService has something in every field but those of features.
+// plainService has something in every field that belongs to no feature.
 func plainService() *state.Service {
 	to := func(verdict state.Verdict, list ...string) state.Route {
 		r := state.Route{Verdict: verdict}

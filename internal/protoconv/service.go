@@ -42,7 +42,7 @@ func (r *sourceRanges) fillPort(p *state.Port, m *localnetv1.Port) {
 	m.DrainSeconds = p.DrainSeconds
 }
 
-// lingering returns the lingering endpoints that a message contains: those of UDP ports, and of ports with a deadline. Clients consider
+// lingering returns the lingering endpoints that a message contains: the endpoints of UDP ports, and of ports with a deadline. Clients consider
 // others a fault.
 func lingering(p *state.Port) []state.Endpoint {
 	if p.Protocol != state.UDP && p.DrainSeconds == 0 {
