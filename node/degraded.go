@@ -27,7 +27,6 @@ func (d *degraded) attempted(a backend.Attempt) {
 	if a.Update == nil || a.Err != nil {
 		return
 	}
-	can := d.can()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if a.Update.Full || d.services == nil {
@@ -37,10 +36,9 @@ func (d *degraded) attempted(a backend.Attempt) {
 		delete(d.services, name)
 	}
 	for _, s := range a.Update.Changed {
-		if missing := s.Features() &^ can; missing != 0 {
-			d.services[s.Name] = missing
-		} else {
-			delete(d.services, s.Name)
+		delete(d.services, s.Name)
+		if uses := s.Features(); uses != 0 && uses&^d.can() != 0 {
+			d.services[s.Name] = uses &^ d.can()
 		}
 	}
 	if len(d.services) > 0 || d.told != 0 {
