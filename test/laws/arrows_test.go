@@ -17,6 +17,7 @@ type arrow struct {
 // Adding one means deciding here where it stands.
 var arrows = []arrow{
 	{"state", nil},
+	{"internal/apportion", nil},
 	{"model", []string{"state"}},
 	{"internal/source/file", []string{"model", "internal/apirules", "internal/manifest", "kubeconv", "client/regularfile"}},
 	{"source/kube", []string{"model", "kubeconv", "client/regularfile", "internal/source/upstream"}},
