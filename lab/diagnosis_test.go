@@ -105,10 +105,7 @@ func ofCluster(t *testing.T, in *inputs.Loaded) *looked {
 // throughJSON is what 'switchyard explain --lab' makes of the objects that switchyard-lab prints for it.
 func (l *looked) throughJSON(t *testing.T, in *inputs.Loaded) *looked {
 	t.Helper()
-	list, errs := Objects(in)
-	if len(errs) > 0 {
-		t.Fatal(errs)
-	}
+	list, _ := Objects(in) // it prints the errors
 	data, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": list})
 	if err != nil {
 		t.Fatal(err)
@@ -121,6 +118,56 @@ func (l *looked) throughJSON(t *testing.T, in *inputs.Loaded) *looked {
 		apifacts.Add(facts, o)
 	}
 	return newLooked(t, objects, facts)
+}
+
+// TestLeftOut: a Service whose workload may be in a file that was left out has a remark instead of a fault, in the lab and in explain --lab.
+func TestLeftOut(t *testing.T) {
+	const others = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: c, image: c, ports: [{containerPort: 80}]}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: gate}
+spec: {selector: {component: vtgate}, ports: [{port: 80}]}
+`
+	for name, file := range map[string]struct {
+		text string
+		want diagnosis.Severity
+	}{
+		"all is there": {"", diagnosis.Fault},
+		"a template":   {"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: gate}\nspec:\n  replicas: {{replicas}}\n", diagnosis.Remark},
+		"a fault":      {"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: gate}\nspec: {replicas: 1, replicas: 2}\n", diagnosis.Remark},
+		"no manifest":  {"a: b\n", diagnosis.Fault},
+	} {
+		dir := t.TempDir()
+		for path, text := range map[string]string{"others.yaml": others, "gate.yaml": file.text} {
+			if err := os.WriteFile(filepath.Join(dir, path), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set, err := inputs.New(inputs.Options{Paths: []string{dir}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := set.Load()
+		l := ofCluster(t, in)
+		l.handed = l.throughJSON(t, in)
+		gate := state.ServiceName{Namespace: "default", Name: "gate"}
+		found := (&view{findings: l.lab}).byService()[gate]
+		if len(found) != 1 || found[0].Severity != file.want {
+			t.Errorf("%s: the lab finds %v, want a %s", name, found, file.want)
+			continue
+		}
+		if d := cmp.Diff(sentences(found), l.handed.explained(t, gate)); d != "" {
+			t.Errorf("%s: -lab +explain --lab:\n%s", name, d)
+		}
+	}
 }
 
 // inDump is what explain makes of the objects of a cluster.

@@ -25,7 +25,7 @@ const notRun diagnosis.Reason = "NotRun"
 // factsOf returns what package diagnosis wants to know of the manifests and of the cluster that was made of them.
 func factsOf(in *inputs.Loaded, c *minicluster.Cluster) *diagnosis.Facts {
 	f := apifacts.New()
-	f.Whole = true
+	f.Whole, f.Partial = true, in.Partial()
 	given := make(map[diagnosis.Object]runtime.Object)
 	for _, o := range slices.Concat(in.Objects, in.References) {
 		name := apifacts.ObjectOf(o)

@@ -64,6 +64,11 @@ func Objects(in *inputs.Loaded) ([]runtime.Object, []error) {
 	for _, s := range in.Skipped {
 		list = append(list, &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: s.APIVersion, Kind: s.Kind}, ObjectMeta: metav1.ObjectMeta{Name: s.Name}})
 	}
+	if in.Partial() {
+		o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "manifests"}}
+		o.SetGroupVersionKind(apifacts.LeftOut)
+		list = append(list, o)
+	}
 	return list, errs
 }
 

@@ -16,6 +16,8 @@ type Facts struct {
 	Pods []Pod
 	// Whole is set if Pods are all that there are, also if there are none.
 	Whole bool
+	// Partial is set if something was left out that may have workloads.
+	Partial bool
 	// Workloads make pods.
 	Workloads []Workload
 	Services  map[state.ServiceName]ServiceFacts
@@ -41,6 +43,8 @@ type Pod struct {
 	// Ports are the ports that its containers declare. Mentioned are the numbers in its probes, commands and environment: something may listen there.
 	Ports     []ContainerPort
 	Mentioned []uint16
+	// Configured is the name of a ConfigMap that its containers read, empty for none: it may have further ports.
+	Configured string
 }
 
 // ContainerPort is a port that a container declares.

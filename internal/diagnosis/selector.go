@@ -103,6 +103,9 @@ func (s *subject) elsewhere(f *Finding, selector map[string]string) {
 	case group != "":
 		f.Severity, f.Remedy = Remark, "check that the operator runs in the cluster"
 		f.Cause += "; the operator of " + group + " may create such pods"
+	case s.facts.Partial:
+		f.Severity, f.Remedy = Remark, "correct the files with faults, and render templates and charts"
+		f.Cause += "; files that were left out may have such pods"
 	case !s.facts.hasWorkload(s.name().Namespace):
 		f.Severity = Remark
 		f.Cause += "; the manifests have no workload there"

@@ -121,6 +121,10 @@ func (s *subject) targets() {
 			f.Reason = UndeclaredPort
 			f.Text = fmt.Sprintf("targetPort %s/%v is not declared by the %s that the Service selects", t.Target, t.Protocol, Count(len(pods), "pod"))
 			f.Remedy = "set targetPort to a port that the containers serve, or declare this one as containerPort"
+			if lacking.Configured != "" {
+				f.Severity = Remark
+				f.Cause += ", and ConfigMap " + lacking.Configured + " may have others"
+			}
 		} else {
 			f.Reason = PodsWithoutPort
 			f.Text = fmt.Sprintf("%d of the %s that the Service selects %s not declare targetPort %s/%v", len(pods)-has, Count(len(pods), "pod"), do(len(pods)-has), t.Target, t.Protocol)

@@ -13,6 +13,8 @@ type ForeignError struct {
 	What string
 	// Remedy makes manifests of it, or names the part that a manifest needs and this file lacks.
 	Remedy string
+	// Source is set if another tool makes manifests of it.
+	Source bool
 }
 
 func (e *ForeignError) Error() string { return e.What + ": " + e.Remedy }
@@ -47,9 +49,9 @@ func foreignName(file string) *ForeignError {
 	dir := filepath.Dir(file)
 	switch {
 	case IsKustomization(file):
-		return &ForeignError{"is for Kustomize", "build its directory with: kubectl kustomize " + dir + toFile}
+		return &ForeignError{"is for Kustomize", "build its directory with: kubectl kustomize " + dir + toFile, true}
 	case IsChart(file):
-		return &ForeignError{"describes a Helm chart", "render it with: " + HelmCommand(dir) + toFile}
+		return &ForeignError{"describes a Helm chart", "render it with: " + HelmCommand(dir) + toFile, true}
 	}
 	return nil
 }
@@ -57,9 +59,9 @@ func foreignName(file string) *ForeignError {
 // notManifest is the fault of a document that lacks what every manifest has.
 func notManifest(file, lacks string) *ForeignError {
 	if isValues(file) {
-		return &ForeignError{"holds values for a Helm chart", "render the chart with: " + HelmCommand("CHART") + " --values " + file + toFile}
+		return &ForeignError{"holds values for a Helm chart", "render the chart with: " + HelmCommand("CHART") + " --values " + file + toFile, true}
 	}
-	return &ForeignError{"is no manifest", lacks}
+	return &ForeignError{"is no manifest", lacks, false}
 }
 
 // action matches what templates have in places where YAML has nothing like it: a line that begins with {{, or an unquoted value that does.
@@ -81,6 +83,6 @@ func templateIn(file string, text []byte) (fault *ForeignError, line int) {
 	if filepath.Base(dir) == "templates" {
 		chart = filepath.Dir(dir)
 	}
-	return &ForeignError{"is a template, as " + shorten(found, 60) + " shows", "render it first, such as with: " + HelmCommand(chart) + toFile},
+	return &ForeignError{"is a template, as " + shorten(found, 60) + " shows", "render it first, such as with: " + HelmCommand(chart) + toFile, true},
 		1 + bytes.Count(text[:at[0]], []byte("\n"))
 }

@@ -118,6 +118,9 @@ type Loaded struct {
 	skipped skips
 }
 
+// Partial reports whether something was left out that may have workloads: a manifest with a fault, or what another tool makes manifests of.
+func (l *Loaded) Partial() bool { return len(l.Errs) > 0 || l.skipped.sources }
+
 // Load reads all paths.
 func (s *Set) Load() *Loaded {
 	l := &Loaded{
@@ -149,7 +152,7 @@ func (s *Set) load(l *Loaded, path string) {
 	l.Errs = append(l.Errs, tree.errs...)
 	whole := len(tree.files)+len(tree.charts)+len(tree.kustomize) == 1 // the path itself is one of them
 	for _, dir := range tree.charts {
-		fault := &manifest.ForeignError{What: "is a Helm chart", Remedy: "pipe what it makes: " + manifest.HelmCommand(dir) + " | switchyard lab -"}
+		fault := &manifest.ForeignError{What: "is a Helm chart", Remedy: "pipe what it makes: " + manifest.HelmCommand(dir) + " | switchyard lab -", Source: true}
 		l.foreign(&manifest.Error{File: dir, Err: fault}, whole)
 	}
 	for _, b := range s.build(tree.kustomize) {

@@ -16,6 +16,8 @@ type skips struct {
 	kinds map[string]int
 	// foreign are files that are no manifests, each with the reason.
 	foreign []string
+	// sources is set if another tool makes manifests of one of them.
+	sources bool
 	// same counts objects that were given again without a difference.
 	same int
 }
@@ -33,6 +35,7 @@ func (l *Loaded) isForeign(err error) bool {
 	if !ok {
 		return false
 	}
+	l.skipped.sources = l.skipped.sources || fault.Source
 	e, _ := errors.AsType[*manifest.Error](err)
 	l.skipped.foreign = append(l.skipped.foreign, fmt.Sprintf("%s: %s", e.File, fault))
 	return true

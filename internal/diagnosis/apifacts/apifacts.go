@@ -70,6 +70,8 @@ func AddSkipped(f *diagnosis.Facts, s manifest.Skipped) {
 	}
 	group, _, _ := strings.Cut(s.APIVersion, "/")
 	switch {
+	case s.APIVersion == LeftOut.GroupVersion().String() && s.Kind == LeftOut.Kind:
+		f.Partial = true
 	case s.Kind == "CustomResourceDefinition":
 		_, group, _ = strings.Cut(name, ".") // PLURAL.GROUP
 		f.Custom = append(f.Custom, diagnosis.Custom{Group: group})
@@ -196,7 +198,40 @@ func pod(o *corev1.Pod) diagnosis.Pod {
 			p.Mentioned = append(p.Mentioned, numbers(e.Value)...)
 		}
 	}
+	p.Configured = configured(&o.Spec)
 	return p
+}
+
+// configured returns the name of a ConfigMap that the containers of a pod read, empty if there is none. Each namespace has one with the
+// certificates of the cluster, which all pods read.
+func configured(spec *corev1.PodSpec) string {
+	const certificates = "kube-root-ca.crt"
+	for _, v := range spec.Volumes {
+		if v.ConfigMap != nil && v.ConfigMap.Name != certificates {
+			return v.ConfigMap.Name
+		}
+		if v.Projected == nil {
+			continue
+		}
+		for _, source := range v.Projected.Sources {
+			if source.ConfigMap != nil && source.ConfigMap.Name != certificates {
+				return source.ConfigMap.Name
+			}
+		}
+	}
+	for _, c := range spec.Containers {
+		for _, from := range c.EnvFrom {
+			if from.ConfigMapRef != nil {
+				return from.ConfigMapRef.Name
+			}
+		}
+		for _, e := range c.Env {
+			if e.ValueFrom != nil && e.ValueFrom.ConfigMapKeyRef != nil {
+				return e.ValueFrom.ConfigMapKeyRef.Name
+			}
+		}
+	}
+	return ""
 }
 
 // numbers are the numbers in a text that may be ports.

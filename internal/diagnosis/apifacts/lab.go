@@ -3,6 +3,7 @@ package apifacts
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/switchyard-net/switchyard/internal/diagnosis"
 	"github.com/switchyard-net/switchyard/internal/manifest"
@@ -15,6 +16,9 @@ const (
 	// NotRun is on workloads that the lab cannot run.
 	NotRun = "switchyard.net/not-run"
 )
+
+// LeftOut is the kind of an object that the lab hands over if it left out something that may have workloads.
+var LeftOut = schema.GroupVersionKind{Group: "switchyard.net", Version: "v1", Kind: "LeftOut"}
 
 // FromLab reads the objects that the lab made of manifests. The facts have the places of the objects and the custom resources; the caller adds the
 // objects with [Add]. The errors are about objects that are left out.
