@@ -232,6 +232,41 @@ func (l *looked) explained(t *testing.T, name state.ServiceName) []string {
 	return sentences(explained)
 }
 
+// asked are the verdicts of a question, and why, as explain and the page have them.
+func (l *looked) asked(t *testing.T, from, to string) (explained, page []string) {
+	t.Helper()
+	f, err := explain.ParseFrom(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target, err := explain.ParseTo(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers, err := l.Explain(t.Context(), f, target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var body struct{ Answers []*explain.Answer }
+	w := httptest.NewRecorder()
+	ui.Handler(t.Context(), l).ServeHTTP(w, httptest.NewRequest("GET", "http://localhost/api/explain?"+url.Values{"from": {from}, "to": {to}}.Encode(), nil))
+	if err := json.Unmarshal(w.Body.Bytes(), &body); err != nil {
+		t.Fatalf("page: %s: %v", w.Body, err)
+	}
+	texts := func(answers []*explain.Answer) (list []string) {
+		for _, a := range answers {
+			list = append(list, strings.TrimSuffix(fmt.Sprintf("%v: %s; %s", a.Verdict, a.Because, a.Remedy), "; "))
+		}
+		return list
+	}
+	return texts(answers), texts(body.Answers)
+}
+
+// questions are those about the dump whose answers depend on the client.
+var questions = [][2]string{
+	{"outside", "172.16.0.1:30080"}, {"pod/default/client-0", "svc/default/local"}, {"198.51.100.7", "203.0.113.9:80"}, {"10.1.2.3", "203.0.113.9:80"},
+}
+
 // ways returns the findings about a Service by each way to look at it.
 func (l *looked) ways(t *testing.T, name state.ServiceName) map[string][]string {
 	t.Helper()
@@ -279,6 +314,15 @@ func TestOneDiagnosis(t *testing.T) {
 			}
 			for _, f := range (&view{findings: l.lab}).byService()[name] {
 				fmt.Fprintf(&table, "  %s %s: %v\n", f.Severity, f.Reason, &f)
+			}
+		}
+		if file == "dump" {
+			for _, q := range questions {
+				explained, page := l.asked(t, q[0], q[1])
+				if d := cmp.Diff(explained, page); d != "" {
+					t.Errorf("%s to %s: -explain +page:\n%s", q[0], q[1], d)
+				}
+				fmt.Fprintf(&table, "%s to %s: explain, page\n  %s\n", q[0], q[1], strings.Join(explained, "\n  "))
 			}
 		}
 		for _, f := range l.lab {

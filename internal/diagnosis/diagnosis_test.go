@@ -1,6 +1,7 @@
 package diagnosis_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -129,33 +130,51 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// TestConflicts: the sentence about a conflict is the one that /healthz has, which is the store's.
-func TestConflicts(t *testing.T) {
-	s := store.New(store.Options{Brain: brain.Config{NodeName: "n1"}})
+// TestSentencesOfHealth: each problem of a Service that /healthz lists is a finding with the same sentence: a conflict, a refused externalIP and a
+// Service that is too large.
+func TestSentencesOfHealth(t *testing.T) {
+	s := store.New(store.Options{Brain: brain.Config{NodeName: "n1", ExternalIPs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, MaxFrontends: 8}})
 	defer s.Close()
 	var set []model.Object
-	for i, name := range []string{"old", "young"} {
-		set = append(set, &model.Service{
-			Name: state.ServiceName{Namespace: "ns", Name: name}, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(i)})}, Type: model.TypeNodePort,
-			Ports: []model.ServicePort{{Protocol: state.TCP, Port: 80, NodePort: 30080}},
-		})
+	add := func(name string, change func(*model.Service)) {
+		svc := &model.Service{
+			Name: state.ServiceName{Namespace: "ns", Name: name}, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(len(set))})}, Type: model.TypeNodePort,
+			Ports: []model.ServicePort{{Protocol: state.TCP, Port: 80}},
+		}
+		change(svc)
+		set = append(set, svc)
 	}
+	add("old", func(svc *model.Service) { svc.Ports[0].NodePort = 30080 })
+	add("young", func(svc *model.Service) { svc.Ports[0].NodePort = 30080 })
+	add("refused", func(svc *model.Service) { svc.ExternalIPs = []netip.Addr{netip.MustParseAddr("198.51.100.1")} })
+	add("large", func(svc *model.Service) {
+		for i := range 20 {
+			svc.Ports = append(svc.Ports, model.ServicePort{Name: fmt.Sprint(i), Protocol: state.TCP, Port: uint16(i + 100)})
+		}
+	})
 	sink := s.Source("test")
 	sink.Update(set, nil)
 	sink.Complete()
-	problems := s.Problems()
-	if len(problems) != 1 {
-		t.Fatalf("problems %v, want one", problems)
-	}
-	for _, f := range diagnosis.Service(s.Explain(state.ServiceName{Namespace: "ns", Name: "young"}), "n1", nil, nil) {
-		if f.Reason == diagnosis.Reason(store.AddressConflict) && strings.HasSuffix(problems[0].Error(), f.String()) {
-			if !slices.Equal(f.Holders, []string{"ns/old"}) {
-				t.Errorf("the address is held by %v", f.Holders)
-			}
-			return
+	var reasons []store.Reason
+	for _, err := range s.Problems() {
+		problem, ok := errors.AsType[store.Problem](err)
+		if !ok {
+			t.Fatal(err)
+		}
+		reasons = append(reasons, problem.Reason)
+		found := diagnosis.Service(s.Explain(problem.Service), "n1", nil, nil)
+		i := slices.IndexFunc(found, func(f diagnosis.Finding) bool { return f.Reason == diagnosis.Reason(problem.Reason) })
+		if i < 0 || err.Error() != fmt.Sprintf("service %v: %v", problem.Service, &found[i]) {
+			t.Errorf("/healthz has %q, and the findings are %v", err, found)
+			continue
+		}
+		if problem.Reason == store.AddressConflict && !slices.Equal(found[i].Holders, []string{"ns/old"}) {
+			t.Errorf("the address is held by %v", found[i].Holders)
 		}
 	}
-	t.Errorf("no finding has the sentence of /healthz, %q", problems[0])
+	if want := []store.Reason{store.ServiceTooLarge, store.ExternalIPRefused, store.AddressConflict}; !slices.Equal(reasons, want) {
+		t.Errorf("/healthz has problems %v, want %v", reasons, want)
+	}
 }
 
 // TestManyFindings: a Service with a fault in each of its thousands of ports has a bounded list of findings, and one that says so.
