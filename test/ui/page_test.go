@@ -573,7 +573,7 @@ func TestAddress(t *testing.T) {
 	b := open(t, y.serve(""))
 	b.sees("#count", "18 Services")
 	b.sees(`#summary [data-show="none"]`, "2 no endpoints")
-	b.sees(`#summary [data-show="conflicts"]`, "1 conflicts")
+	b.sees(`#summary [data-show="conflicts"]`, "1 conflict")
 	b.run(chromedp.Focus(`#head [data-sort="name"]`))
 	b.press(kb.Enter)
 	b.press(kb.Enter)

@@ -101,7 +101,8 @@ export class One {
       { id: "inside", name: "Inside", of: (e) => !e.inside }, ...(outside ? [{ id: "outside", name: "Outside", of: (e) => !e.outside }] : []), { id: "why", name: "Why not", of: (e) => why(e) },
     ];
     const list = sorted(endpointsOf(d, port), columns, this.#sorts.endpoints);
-    return h("table", { "data-table": "endpoints" }, h("caption", {}, `${d.more ? "The first " : ""}${plural(list.length, "endpoint")}${d.comings && list.length ? "; below each, when it was in use in the last 15 minutes" : ""}`),
+    if (list.length === 0) return "";
+    return h("table", { "data-table": "endpoints" }, h("caption", {}, `${d.more ? "The first " : ""}${plural(list.length, "endpoint")}${d.comings ? "; below each, when it was in use in the last 15 minutes" : ""}`),
       thead(columns, this.#sorts.endpoints, this.#sorter("endpoints")),
       h("tbody", {}, list.map((e) => h("tr", {}, h("td", { class: "mono address" }, e.address, d.comings && strip(d.comings, ipOf(e), isUsed(e), now())), pods && h("td", {}, e.pod ?? "–"), h("td", {}, e.node ?? "–"), mark(e.inside), outside && mark(e.outside), h("td", {}, why(e))))));
   }
@@ -132,7 +133,7 @@ function problemsOf(s) {
     ...findings.map((f) => h("div", { class: `remark ${f.severity === "fault" ? "bad" : f.severity === "remark" ? "mild" : ""}` },
       h("p", {}, h("b", { class: "reason" }, f.reason), ` ${sentence(f)}`), f.holders && h("p", {}, h("b", {}, "Held by: "), f.holders.flatMap((name, i) => [i ? ", " : "", h("a", { href: `#/services/${name.split("/").map(encodeURIComponent).join("/")}` }, name)])),
       f.remedy && h("p", { class: "remedy" }, h("b", {}, "Remedy: "), f.remedy),
-      (f.field || f.place) && h("p", { class: "muted mono" }, [f.field, f.place].filter(Boolean).join(" · ")))),
+      (f.field || f.place) && h("p", { class: "muted mono" }, [f.text.startsWith(`${f.field}: `) ? "" : f.field, f.place].filter(Boolean).join(" · ")))),
     ...(s.problems ?? []).filter((p) => !said.has(p)).map((p) => h("p", { class: "remark bad" }, p)),
   ];
 }

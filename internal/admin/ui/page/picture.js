@@ -38,8 +38,8 @@ export function picture(detail, port, width) {
   const rows = Math.max(shown.length + (all.length > most ? 1 : 0), sides.length * 2 - 1, 1);
   const height = rows * line + 16;
   const narrow = width < 480;
-  const box = { client: narrow ? 80 : 112, policy: narrow ? 92 : 104 };
-  const x1 = 2, x2 = x1 + box.client + (narrow ? 12 : (width - box.client - box.policy) * 0.12), x3 = x2 + box.policy + (narrow ? 28 : Math.max(70, width * 0.14));
+  const box = { client: narrow ? 70 : 112, policy: narrow ? 88 : 104 };
+  const x1 = 2, x2 = x1 + box.client + (narrow ? 8 : (width - box.client - box.policy) * 0.12), x3 = x2 + box.policy + (narrow ? 22 : Math.max(70, width * 0.14));
   const middle = (i, n) => 8 + (height - 16) * ((i + 0.5) / n);
   const top = (height - 16 - shown.length * line) / 2;
   const yOf = (i) => 8 + Math.max(0, all.length > most ? 0 : top) + i * line + line / 2;
@@ -66,5 +66,5 @@ export function picture(detail, port, width) {
   if (all.length > most) parts.push(h("text", { x: x3 + 20, y: yOf(most), class: "sub" }, `and ${all.length - most} more, below`));
   if (all.length === 0) parts.push(h("text", { x: x3 - 30, y: height / 2 + 4, class: "sub" }, "no endpoints"));
   const text = sides.map((s) => `${s.title}: ${s.verdict === "forwarded" ? `${s.n} endpoints share their connections` : s.verdict}`).join(". ");
-  return h("svg", { class: "picture", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": text }, wires, parts);
+  return h("svg", { class: narrow ? "picture narrow" : "picture", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": text }, wires, parts);
 }

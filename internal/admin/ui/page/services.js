@@ -24,7 +24,7 @@ const filters = [
   { id: "none", name: "no endpoints", how: "bad", is: (r) => !r.notRouted && r.endpoints.used === 0 },
   { id: "degraded", name: "degraded", how: "warn", is: (r) => !r.notRouted && r.endpoints.used > 0 && r.endpoints.used < r.endpoints.all },
   { id: "refused", name: "refused or dropped", how: "bad", is: (r) => lost(r) > 0, counted: true },
-  { id: "conflicts", name: "conflicts", how: "warn", is: (r) => (r.findings ?? []).some((f) => conflicts.has(f.reason)) },
+  { id: "conflicts", name: "conflicts", one: "conflict", how: "warn", is: (r) => (r.findings ?? []).some((f) => conflicts.has(f.reason)) },
 ];
 
 /** trouble is how bad a row is. */
@@ -42,12 +42,18 @@ function trouble(r) {
 /** rank orders rows by trouble, the worst first, and groups those with the same reason and holder. */
 const rank = (r) => `${9 - trouble(r)} ${r.findings?.[0]?.reason ?? ""} ${r.findings?.[0]?.holders?.[0] ?? ""}`;
 
+/** contested is what a Service has lost to others, with their names. */
+function contested({ text, field, holders }) {
+  const lost = text.replace(`${field}: `, "");
+  return holders.length === 1 ? lost.replace("another service", holders[0]) : `${lost}: ${holders.join(", ")}`;
+}
+
 /** note is what there is to say about a row, and how bad it is. */
 function note(r) {
   if (r.flow?.faulty) return [`${r.flow.faulty} of ${plural(r.flow.paths, "path")} not as they must be: ${r.flow.fault}`, "bad"];
   const refused = isAsked(r) ? `${rateText(lost(r))} new connections/s refused or dropped: ` : "";
-  const holders = r.findings?.[0]?.holders;
-  if (holders) return [`${holders.join(", ")} ${holders.length > 1 ? "have" : "has"} an address of it: ${r.problems[0]}`, "warn"];
+  const worst = r.findings?.[0];
+  if (worst?.holders) return [contested(worst), "warn"];
   if (r.problems) return [refused + (r.problems.length === 1 ? r.problems[0] : `${plural(r.problems.length, "problem")}: ${r.problems[0]}`), isFault(r) ? "bad" : "warn"];
   if (r.notRouted) return [`not routed: ${words(r.notRouted)}`, "quiet"];
   const texts = Object.entries(r.endpoints.reasons ?? {}).map(([reason, n]) => `${n} ${words(reason)}`);

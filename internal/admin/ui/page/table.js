@@ -81,7 +81,7 @@ export class Table {
     this.#summarized = key;
     const focused = document.activeElement?.dataset?.show;
     $("#summary").replaceChildren(...parts.map(([f, n]) => h("button", { type: "button", class: `chip ${n ? f.how : "quiet"}`, "data-show": f.id, "aria-pressed": f.id === this.#show ? "true" : "false",
-      onclick: () => { this.#show = this.#show === f.id ? "" : f.id; this.#changed(); } }, h("b", {}, n.toLocaleString("en")), ` ${f.name}`)));
+      onclick: () => { this.#show = this.#show === f.id ? "" : f.id; this.#changed(); } }, h("b", {}, n.toLocaleString("en")), ` ${n === 1 ? f.one ?? f.name : f.name}`)));
     if (focused) $(`#summary [data-show="${focused}"]`)?.focus();
   }
 
