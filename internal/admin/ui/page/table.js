@@ -99,8 +99,9 @@ export class Table {
     this.#shown = ranked.map((r) => r[2]);
     const total = this.#data.rows.size;
     const count = terms.length || show ? `${this.#shown.length.toLocaleString("en")} of ${plural(total, noun)}` : plural(total, noun);
-    if ($("#count").textContent !== count) $("#count").textContent = count;
-    this.#summary();
+    const known = this.#data.loaded || total > 0;
+    if ($("#count").textContent !== count) $("#count").textContent = known ? count : "";
+    if (known) this.#summary();
     this.#later();
   }
 
