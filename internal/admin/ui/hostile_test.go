@@ -83,19 +83,21 @@ func TestSteps(t *testing.T) {
 
 // TestStepsAreSmall: rows that are large come in several parts.
 func TestStepsAreSmall(t *testing.T) {
-	s := newStep(t.Context())
-	large := &view.Service{Namespace: "shop", Name: "large", Problems: []string{strings.Repeat("x", stepBytes/2)}}
-	for i := range 2 {
-		if s.full() {
-			t.Fatalf("it is full after %d rows", i)
+	synctest.Test(t, func(t *testing.T) { // in which no time passes
+		s := newStep(t.Context())
+		large := &view.Service{Namespace: "shop", Name: "large", Problems: []string{strings.Repeat("x", stepBytes/2)}}
+		for i := range 2 {
+			if s.full() {
+				t.Fatalf("it is full after %d rows", i)
+			}
+			if err := s.add(large); err != nil {
+				t.Fatal(err)
+			}
 		}
-		if err := s.add(large); err != nil {
-			t.Fatal(err)
+		if !s.full() {
+			t.Errorf("%d bytes are not enough", s.bytes)
 		}
-	}
-	if !s.full() {
-		t.Errorf("%d bytes are not enough", s.bytes)
-	}
+	})
 }
 
 // TestLargeAnswer: the answer to a question has a bounded size, whatever the Service has.
