@@ -451,6 +451,7 @@ func TestRelay(t *testing.T) {
 	f.change(2345, func(n *ui.Node) {
 		n.Failed, n.FailedSince, n.Failures = 1, time.Now(), []ui.Failure{{Service: "shop/cart", Reason: "<b>no room</b>"}}
 	})
+	b.sees("#one caption", "1 Service not programmed")
 	b.sees("#one td", "<b>no room</b>")
 	b.sees(`[data-key="node-2345"] .c5`, "1 Service not programmed")
 	b.picture("page-relay-node")

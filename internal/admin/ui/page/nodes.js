@@ -103,7 +103,7 @@ export class OneNode {
     $("#one").replaceChildren(head, ...(n ? [
       h("dl", { class: "facts" }, facts.filter((f) => f[1]).flatMap(([k, v]) => [h("dt", {}, k), h("dd", {}, v)])),
       note(n)[0] ? h("p", { class: `remark ${note(n)[1]}` }, note(n)[0]) : "",
-      n.failures ? h("table", {}, h("caption", {}, `The first ${plural(n.failures.length, "Service")} of ${n.failed} not programmed`), h("tbody", {}, n.failures.map((f) => h("tr", {}, h("td", {}, f.service), h("td", { class: "bad" }, f.reason))))) : "",
+      n.failures ? h("table", {}, h("caption", {}, n.failures.length < n.failed ? `The first ${n.failures.length} of ${n.failed} Services that are not programmed` : `${plural(n.failed, "Service")} not programmed`), h("tbody", {}, n.failures.map((f) => h("tr", {}, h("td", {}, f.service), h("td", { class: "bad" }, f.reason))))) : "",
     ] : [h("p", { class: "muted" }, this.#data.loaded ? "No such node follows this relay." : "loading …")]));
     if (focused) $(`#one [data-role="${focused}"]`)?.focus();
   }
