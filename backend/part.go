@@ -136,13 +136,23 @@ func entriesEach(p *state.Port) int {
 	return 1 + n*perEndpoint(p)
 }
 
-// perEndpoint is what an endpoint behind a frontend takes: with session affinity, dataplanes look it up as well.
+// perEndpoint is what an endpoint behind a frontend takes. With weights, the endpoints of a route share more slots. With session affinity,
+// dataplanes look endpoints up as well.
 func perEndpoint(p *state.Port) int {
-	if p.Affinity > 0 {
-		return 2
+	each := 1
+	for _, r := range []*state.Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside} {
+		if r.Weighted() {
+			each = max(each, weightedSlots/len(r.Endpoints))
+		}
 	}
-	return 1
+	if p.Affinity > 0 {
+		each++
+	}
+	return each
 }
+
+// weightedSlots are about as many slots as a dataplane gives the endpoints of a weighted route.
+const weightedSlots = 256
 
 // weight is what a port takes as a whole.
 func weight(p *state.Port) int {

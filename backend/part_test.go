@@ -3,6 +3,7 @@ package backend
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -32,6 +33,27 @@ func TestPartsKeepWeights(t *testing.T) {
 		}
 		if mixed, _ := mixRoutes(c.from, c.to, 100); !mixed.Equal(c.to) {
 			t.Errorf("the last part is %+v, want %+v", mixed, c.to)
+		}
+	}
+}
+
+// TestWeightedEntries: a route with weights takes about as many entries as a dataplane gives it slots, and many endpoints take one each.
+func TestWeightedEntries(t *testing.T) {
+	port := func(n int, weight uint16, affinity time.Duration) *state.Port {
+		r := state.Route{Verdict: state.Forward}
+		for i := range n {
+			r.Endpoints = append(r.Endpoints, state.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 80), Weight: weight})
+		}
+		return &state.Port{Internal: state.Traffic{Inside: r, Outside: r}, Affinity: affinity}
+	}
+	for _, c := range []struct {
+		endpoints int
+		weight    uint16
+		affinity  time.Duration
+		want      int
+	}{{2, 0, 0, 3}, {2, 1, 0, 257}, {20, 7, 0, 241}, {20, 7, time.Hour, 261}, {1000, 7, 0, 1001}} {
+		if got := entriesEach(port(c.endpoints, c.weight, c.affinity)); got != c.want {
+			t.Errorf("%+v: a frontend takes %d entries", c, got)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -93,6 +94,8 @@ type historyRun struct {
 	kernel   *faulty
 	backend  *Backend
 	applied  state.Revision
+	// features is what records get in addition, by [withFeatures], 0 for nothing.
+	features uint64
 	flows    *flowTable
 	// remembered are injected clients, by family and key.
 	remembered map[string]nft.Elem
@@ -109,6 +112,9 @@ func playHistory(t testing.TB, ns *netns.NS, seed uint64) (*historyRun, error) {
 	}
 	r.options.NodePortAddresses = state.NodePortAddresses{Primary: r.rng.IntN(2) == 0}
 	r.options.ResetRemoved = seed%3 == 0
+	if seed%4 > 0 {
+		r.features = seed
+	}
 	r.history = randcluster.New(seed, opts)
 	r.store = store.New(store.Options{Brain: brain.Config{
 		NodeName: "node-a", LocalDetector: r.options.LocalDetector, NodePorts: r.options.NodePortAddresses, MasqueradeAll: opts.MasqueradeAll,
@@ -222,7 +228,7 @@ func eachUDPFrontend(s *state.Service, fn func(netip.AddrPort, []state.Endpoint)
 // checkFlows checks that no flow leads to where it would not begin now.
 func (r *historyRun) checkFlows(snapshot *store.Snapshot) error {
 	serving := map[netip.AddrPort][]state.Endpoint{}
-	for s := range snapshot.Services() {
+	for s := range r.services(snapshot) {
 		eachUDPFrontend(s, func(dst netip.AddrPort, endpoints []state.Endpoint) { serving[dst] = endpoints })
 	}
 	for _, f := range r.flows.flows {
@@ -276,6 +282,31 @@ func (r *historyRun) play() error {
 	return r.check()
 }
 
+// next returns the next update of the feed.
+func (r *historyRun) next(from state.Revision) (*state.Update, error) {
+	u, err := r.store.Next(r.t.Context(), from)
+	if err != nil {
+		return nil, err
+	}
+	next := *u
+	next.Changed = nil
+	for _, s := range u.Changed {
+		next.Changed = append(next.Changed, withFeatures(s, r.features))
+	}
+	return &next, nil
+}
+
+// services yields the services of a snapshot.
+func (r *historyRun) services(snapshot *store.Snapshot) iter.Seq[*state.Service] {
+	return func(yield func(*state.Service) bool) {
+		for s := range snapshot.Services() {
+			if !yield(withFeatures(s, r.features)) {
+				return
+			}
+		}
+	}
+}
+
 func isInjected(err error) bool { return errors.Is(err, errInjected) }
 
 // apply takes the next update, if there is one, as the reconciler does.
@@ -283,7 +314,7 @@ func (r *historyRun) apply() error {
 	if r.applied == r.store.Snapshot().Revision() {
 		return nil
 	}
-	u, err := r.store.Next(r.t.Context(), r.applied)
+	u, err := r.next(r.applied)
 	if err != nil {
 		return err
 	}
@@ -377,7 +408,7 @@ func (r *historyRun) check() error {
 	}
 	fresh := open(r.t, r.ns, r.options)
 	defer closeBackend(fresh)
-	u, err := r.store.Next(ctx, 0)
+	u, err := r.next(0)
 	if err != nil {
 		return err
 	}
@@ -395,7 +426,7 @@ func (r *historyRun) checkResets(snapshot *store.Snapshot) error {
 	if r.resets > 0 && !r.options.ResetRemoved {
 		return fmt.Errorf("connections are reset without the option, to %v", reset)
 	}
-	for s := range snapshot.Services() {
+	for s := range r.services(snapshot) {
 		for i := range s.Ports {
 			p := &s.Ports[i]
 			if p.Protocol != state.TCP {
@@ -420,7 +451,7 @@ func (r *historyRun) checkSlots(snapshot *store.Snapshot) error {
 		all[f] = held(r.t, r.observer, f)
 		count += len(all[f]["service-slots"]) + len(all[f]["node-port-slots"])
 	}
-	for s := range snapshot.Services() {
+	for s := range r.services(snapshot) {
 		for i := range s.Ports {
 			p := &s.Ports[i]
 			for j := range p.Frontends {
@@ -461,24 +492,20 @@ func checkSlotsOf(h holdings, p *state.Port, f *state.Frontend) (count int, err 
 		return string(h[space+"slots"][string(binary.NativeEndian.AppendUint32([]byte(key), index))])
 	}
 	for _, v := range views {
-		left := map[string]bool{}
-		for _, e := range v.route.Endpoints {
-			left[string(endpointBytes(e.Addr))] = true
-		}
-		for i := range classIn(h, space+v.name, key) {
-			e := slot(v.offset + i)
-			if e != "" && !left[e] {
-				return 0, fmt.Errorf("slot %d has %x", v.offset+i, e)
-			}
-			if e == "" && i == 0 && len(left) > 0 {
+		class := classIn(h, space+v.name, key)
+		has := map[string]int{}
+		for i := range class {
+			if e := slot(v.offset + i); e != "" {
+				has[e]++
+			} else if i == 0 && len(v.route.Endpoints) > 0 {
 				return 0, fmt.Errorf("slot %d is empty", v.offset)
 			}
-			delete(left, e)
 		}
-		if len(left) > 0 {
-			return 0, fmt.Errorf("%x have no slot", slices.Collect(maps.Keys(left)))
+		drawn, err := checkShares(v.route, has, int(class))
+		if err != nil {
+			return 0, err
 		}
-		count += len(v.route.Endpoints)
+		count += drawn
 		if p.Affinity == 0 {
 			continue
 		}
@@ -538,7 +565,7 @@ func (r *historyRun) checkNumbers(snapshot *store.Snapshot) error {
 	for _, f := range families {
 		h := held(r.t, r.observer, f)
 		owners, sticky := map[string]string{}, 0
-		for s := range snapshot.Services() {
+		for s := range r.services(snapshot) {
 			for i := range s.Ports {
 				p := &s.Ports[i]
 				if p.Family != f {

@@ -179,6 +179,8 @@ func atomicStates() map[string]*state.Service {
 	eps := func(n, count int) state.Route { return forward(endpointsOf(state.IPv4, n, count)) }
 	cluster := func(n, count int) state.Traffic { return to(state.MasqueradeAlways, eps(n, count), eps(n, count)) }
 	internal := func(n, count int) state.Traffic { return to(state.MasqueradeUnlessPod, eps(n, count), eps(n, count)) }
+	clusterTo := func(r state.Route) state.Traffic { return to(state.MasqueradeAlways, r, r) }
+	internalTo := func(r state.Route) state.Traffic { return to(state.MasqueradeUnlessPod, r, r) }
 	none, drop := eps(0, 0), state.Route{Verdict: state.Drop}
 	local := func(inside, outside state.Route) state.Traffic { return to(state.MasqueradeNode, inside, outside) }
 	const sticky = 10 * time.Second
@@ -204,6 +206,8 @@ func atomicStates() map[string]*state.Service {
 		"3-6 sticky":       service(sticky, internal(3, 4), cluster(3, 4)),
 		"1-3 sticky local": service(sticky, internal(1, 3), local(eps(1, 3), eps(1, 1))),
 		"1-3 sticky 3-4":   service(sticky, internal(1, 3), local(eps(1, 3), eps(3, 2))),
+		"1-3 weighted":     service(0, internalTo(weightedRoute(0, 3, 1, 1)), clusterTo(weightedRoute(0, 3, 1, 1))),
+		"1-3 reweighted":   service(0, internalTo(weightedRoute(0, 1, 1, 18)), local(weightedRoute(0, 1, 1, 18), weightedRoute(0, 5))),
 		"1-3 sticky none":  service(sticky, to(state.MasqueradeUnlessPod, drop, drop), local(eps(1, 3), none)),
 	}
 }

@@ -40,7 +40,7 @@ func (m *Mirror) After(u *state.Update) Desired {
 	}
 	for name, a := range m.services {
 		if !touched[name] {
-			d.Services = append(d.Services, a.record)
+			d.Services = append(d.Services, a.desired())
 		}
 	}
 	return d
@@ -113,6 +113,7 @@ func (m *Mirror) difference(settings *Settings, ks *kernelState, want Desired) (
 		}
 	}
 	p.keepNumbers(want.Services, m)
+	p.reserve(want.Services, m)
 	if !want.Preserved.none() { // preserved elements can be in any set
 		if err := ks.reach(everything(want)); err != nil {
 			return nil, err
@@ -126,17 +127,16 @@ func (m *Mirror) difference(settings *Settings, ks *kernelState, want Desired) (
 			return nil, err
 		}
 		before := m.services[s.Name]
-		next := applied{record: s, numbers: p.number(s.Name, kept.without(before.numbers), s), above: settings.above(s)}
+		held := kept.without(before.numbers)
 		if e := ks.asExpected(i); e != nil {
-			next.places = e.places // the numbers are also the same: they were given in the same order
-			p.services[s.Name] = next
+			p.services[s.Name] = p.layAs(&e.applied, &before, held)
 			p.confirm(ks, e)
 			continue
 		}
 		if before.record == nil && len(ks.elements) > 0 {
 			before = ks.fromKernel(s)
 		}
-		next.places = placeService(before, s)
+		next := p.lay(s, &before, held, func(s *state.Service) []placement { return placeService(before, s) })
 		p.services[s.Name] = next
 		p.new.whole(&next)
 		again = again[:0]
@@ -341,10 +341,15 @@ func (ks *kernelState) fromKernel(s *state.Service) applied {
 	return a
 }
 
-// placed returns how a view's slots are filled, as far as its route has use for them. It is nil if they are empty.
+// placed returns how a view's slots are filled, as far as its route has use for them. It is nil if they are empty. Of a weighted route, the
+// class is known even if the slots were not read: it may have been chosen for other weights.
 func (ks *kernelState) placed(p *state.Port, f *state.Frontend, v view, r *state.Route) (placed []state.Endpoint) {
 	frontend := frontendKey(p, f)
 	size := slotsFor(len(r.Endpoints))
+	if class := ks.classOf(frontend, v, r); class > 0 {
+		size = class
+		placed = make([]state.Endpoint, size)
+	}
 	for i := range size {
 		data, ok := ks.elements[frontend.slot(v.slotOffset()+uint32(i))]
 		if !ok {
@@ -356,8 +361,21 @@ func (ks *kernelState) placed(p *state.Port, f *state.Frontend, v view, r *state
 		placed[i] = state.Endpoint{Addr: decodeEndpoint(p.Family, data)}
 		// The kernel does not know whether an endpoint is local.
 		if j, ok := slices.BinarySearchFunc(r.Endpoints, placed[i], state.Endpoint.Compare); ok {
-			placed[i] = r.Endpoints[j]
+			placed[i] = withoutWeight(r.Endpoints[j])
 		}
 	}
 	return placed
+}
+
+// classOf returns the class that the kernel has for a weighted route in a view of a frontend, 0 if none.
+func (ks *kernelState) classOf(frontend elementKey, v view, r *state.Route) int {
+	if r.Weighted() {
+		for _, k := range classes {
+			frontend.set = setID{space: frontend.set.space, view: v, kind: endpoints, arg: k}
+			if _, ok := ks.elements[frontend]; ok {
+				return int(k)
+			}
+		}
+	}
+	return 0
 }

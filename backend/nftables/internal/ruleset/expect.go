@@ -1,5 +1,7 @@
 package ruleset
 
+import "github.com/switchyard-net/switchyard/state"
+
 // everything is how far to reach for all that is expected.
 func everything(want Desired) int { return len(want.Services) + 1 }
 
@@ -7,9 +9,11 @@ func everything(want Desired) int { return len(want.Services) + 1 }
 // Other elements take longer to read.
 type expectation struct {
 	previous *Mirror
-	want     Desired
-	p        *Plan
-	at       int // of everything(want)
+	// kernel has the small sets of the kernel, which have the classes of weighted routes.
+	kernel *kernelState
+	want   Desired
+	p      *Plan
+	at     int // of everything(want)
 }
 
 // expect returns the expected contents of the kernel before the comparison.
@@ -21,7 +25,8 @@ func expect(s *Settings, previous *Mirror, ks *kernelState, want Desired) expect
 		}
 	}
 	p.keepNumbers(want.Services, previous)
-	return expectation{previous: previous, want: want, p: p}
+	p.reserve(want.Services, previous)
+	return expectation{previous: previous, kernel: ks, want: want, p: p}
 }
 
 func (x *expectation) more() bool { return x.at < everything(x.want) }
@@ -37,8 +42,12 @@ func (x *expectation) next() (expected, *renderer) {
 	}
 	s := x.want.Services[at]
 	previous := x.previous.services[s.Name]
+	before := previous
+	if before.record == nil && s.Features()&state.Weights != 0 {
+		before = x.kernel.fromKernel(s)
+	}
 	next := expected{
-		applied: applied{record: s, places: placeService(previous, s), numbers: x.p.number(s.Name, previous.numbers, s), above: x.p.settings.above(s)},
+		applied: x.p.lay(s, &before, previous.numbers, func(s *state.Service) []placement { return placeService(before, s) }),
 		// Preserved elements may be anywhere in a set.
 		isOther: !x.want.Preserved.none(),
 	}

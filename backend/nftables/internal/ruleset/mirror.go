@@ -15,6 +15,11 @@ type Mirror struct {
 	refs map[sharedKey]int32
 	// numbers are the numbers of lists and ports, of the state's services and of preserved elements.
 	numbers map[uint32]struct{}
+	// slots are how many slots are taken by weights, and lacking the services that have no room for theirs. retried is the index of the one that
+	// was tried again last.
+	slots   slotUse
+	lacking []state.ServiceName
+	retried int
 	// nodePorts are the addresses that serve NodePorts, sorted.
 	nodePorts []netip.Addr
 	node      *state.Node
@@ -26,7 +31,8 @@ type Mirror struct {
 // NewMirror returns a mirror that knows nothing of the kernel yet.
 func NewMirror() *Mirror {
 	return &Mirror{
-		services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, numbers: map[uint32]struct{}{}, node: &state.Node{},
+		services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, numbers: map[uint32]struct{}{}, slots: slotUse{},
+		node: &state.Node{},
 	}
 }
 
@@ -35,7 +41,8 @@ func (m *Mirror) Record(name state.ServiceName) *state.Service {
 	if m.Preserved.Lost[name] != nil {
 		return m.Preserved.Services[name]
 	}
-	return m.services[name].record
+	a := m.services[name]
+	return a.desired()
 }
 
 // StillLost takes over which services were lost before, up to those that are programmed now.
@@ -54,11 +61,11 @@ func (m *Mirror) Node() *state.Node { return m.node }
 // NodePorts returns the addresses that serve NodePorts, sorted. On ::1 a relay serves them.
 func (m *Mirror) NodePorts() []netip.Addr { return m.nodePorts }
 
-// Records returns the services as they are programmed, in a map of the caller's own. Those that are preserved are not among them.
+// Records returns the services that are programmed, in a map of the caller's own. Those that are preserved are not among them.
 func (m *Mirror) Records() map[state.ServiceName]*state.Service {
 	records := make(map[state.ServiceName]*state.Service, len(m.services))
 	for name, a := range m.services {
-		records[name] = a.record
+		records[name] = a.desired()
 	}
 	return records
 }
@@ -74,4 +81,17 @@ type applied struct {
 	numbers map[owner]uint32
 	// above are the frontends that are counted in addition to the frontends of the record.
 	above []frontendAbove
+	// slots are how many slots its weights take.
+	slots int
+	// asked is the record of the state if it has weights for which there is no room, and record is without them. lacks is how many slots it wants.
+	asked *state.Service
+	lacks int
+}
+
+// desired returns the record of the state, nil if there is none.
+func (a *applied) desired() *state.Service {
+	if a.asked != nil {
+		return a.asked
+	}
+	return a.record
 }

@@ -22,7 +22,11 @@ func place(old []state.Endpoint, targets []target) []state.Endpoint {
 	for _, t := range targets {
 		total += t.weight
 	}
-	size := slotsFor(total)
+	return placeIn(slotsFor(total), old, targets)
+}
+
+// placeIn is place for a number of slots that is at least the targets' weight sum.
+func placeIn(size int, old []state.Endpoint, targets []target) []state.Endpoint {
 	placed := make([]state.Endpoint, size)
 	missing := make(map[state.Endpoint]int, len(targets)) // slots that an endpoint still has to get
 	for _, t := range targets {
@@ -63,9 +67,12 @@ func fillFirst(placed []state.Endpoint) {
 // slotsFor returns how many slots a view has for endpoints of a weight sum.
 func slotsFor(total int) int { return max(int(classOf(total)), min(total, 1)) }
 
-// placeRoute places the endpoints of a route evenly. If that is the order in which they stand there, the route's own memory is
-// returned.
+// placeRoute places the endpoints of a route, evenly or by their weights. If that is the order in which they stand there, the route's own
+// memory is returned. A placement has no weights: an endpoint stays in its slots when its weight changes.
 func placeRoute(old []state.Endpoint, r *state.Route) []state.Endpoint {
+	if r.Weighted() {
+		return placeWeighted(old, r)
+	}
 	n := len(r.Endpoints)
 	if len(old) == 0 && (n < 2 || classOf(n) == uint32(n)) {
 		return r.Endpoints
@@ -144,7 +151,7 @@ func (a *applied) follow(s *state.Service) []placement {
 				continue
 			}
 			placed, ok := []state.Endpoint(nil), false
-			if were[j] != nil {
+			if were[j] != nil && !were[j].Weighted() && !r.Weighted() {
 				placed, ok = replaceFew(old[j], were[j].Endpoints, r.Endpoints)
 			}
 			if !ok {

@@ -18,12 +18,15 @@ type Plan struct {
 	// previous is the mirror that the plan begins with, and m the one that it becomes part of: another one if all is compared.
 	previous, m *Mirror
 
-	services  map[state.ServiceName]applied // new values; a nil record is a removal
-	refs      map[sharedKey]int32           // changes of the counts
-	numbers   map[uint32]bool               // true if taken now, false if free again
-	nodePorts []netip.Addr
-	node      *state.Node
-	shape     shape
+	services map[state.ServiceName]applied // new values; a nil record is a removal
+	refs     map[sharedKey]int32           // changes of the counts
+	numbers  map[uint32]bool               // true if taken now, false if free again
+	slots    slotUse                       // changes of the counts
+	// reservations are, in a comparison, the slots of services that have some already.
+	reservations map[state.ServiceName]int
+	nodePorts    []netip.Addr
+	node         *state.Node
+	shape        shape
 
 	tables []tablePlan
 	// lengthens is set if there are ranges of prefix lengths that the firewall of a table does not ask for yet.
@@ -121,7 +124,7 @@ func (s *setPlan) all(l *elements) iter.Seq[element] {
 func newPlan(s *Settings, previous, m *Mirror) *Plan {
 	p := &Plan{
 		settings: s, previous: previous, m: m, services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, numbers: map[uint32]bool{},
-		nodePorts: m.nodePorts, node: m.node, shape: m.shape.clone(), sets: map[tableSet]*setPlan{}, index: map[elementKey]int{},
+		slots: slotUse{}, nodePorts: m.nodePorts, node: m.node, shape: m.shape.clone(), sets: map[tableSet]*setPlan{}, index: map[elementKey]int{},
 	}
 	p.shape.counted = s.Counters
 	p.old = renderer{settings: s, shape: &m.shape}
@@ -158,6 +161,7 @@ func (p *Plan) del(e element) {
 func (m *Mirror) Change(s *Settings, u *state.Update, nodePorts []netip.Addr) *Plan {
 	p := newPlan(s, m, m)
 	p.update(u)
+	p.retry()
 	p.finalize(nodePorts)
 	p.grow()
 	return p
@@ -177,9 +181,12 @@ func (p *Plan) update(u *state.Update) {
 // replace plans that a service is programmed as in s, or not at all if s is nil.
 func (p *Plan) replace(name state.ServiceName, s *state.Service) {
 	previous := p.m.services[name]
-	next := applied{record: s, numbers: p.number(name, previous.numbers, s)}
+	var next applied
 	if s != nil {
-		next.places, next.above = previous.follow(s), p.settings.above(s)
+		next = p.lay(s, &previous, previous.numbers, previous.follow)
+	} else {
+		p.number(name, previous.numbers, nil)
+		p.slots.add(name.Namespace, -previous.slots)
 	}
 	p.renderChange(&previous, &next)
 	p.services[name] = next
@@ -569,18 +576,20 @@ func (p *Plan) Changed() iter.Seq2[*state.Service, *state.Service] {
 	return func(yield func(was, is *state.Service) bool) {
 		if p.previous == p.m {
 			for name, a := range p.services {
-				if !yield(p.m.services[name].record, a.record) {
+				was := p.m.services[name]
+				if !yield(was.desired(), a.desired()) {
 					return
 				}
 			}
 			return
 		}
 		for name, a := range p.previous.services {
-			is := p.services[name].record
+			next := p.services[name]
+			was, is := a.desired(), next.desired()
 			if p.m.Preserved.Lost[name] != nil {
 				is = p.m.Preserved.Services[name]
 			}
-			if is != a.record && !yield(a.record, is) {
+			if is != was && !yield(was, is) {
 				return
 			}
 		}
@@ -594,6 +603,7 @@ func (p *Plan) ForgetsClients() bool {
 
 // Commit notes that the plan was carried out, and returns the mirror that shows it: after [Mirror.Change] the same one.
 func (p *Plan) Commit() *Mirror {
+	p.commitSlots()
 	if len(p.m.services)+len(p.m.refs) == 0 { // as when all was compared
 		p.m.services, p.services = p.services, p.m.services
 		p.m.refs, p.refs = p.refs, p.m.refs

@@ -176,6 +176,7 @@ func sameShape(a, b *state.Port) bool {
 	}
 	same := func(s, t *state.Traffic) bool {
 		return s.Masquerade == t.Masquerade && s.Inside.Verdict == t.Inside.Verdict && s.Outside.Verdict == t.Outside.Verdict &&
+			s.Inside.Refused == t.Inside.Refused && s.Outside.Refused == t.Outside.Refused &&
 			SameMemory(s.Inside.Endpoints, t.Inside.Endpoints) && SameMemory(s.Outside.Endpoints, t.Outside.Endpoints)
 	}
 	return same(&a.Internal, &b.Internal) && same(&a.External, &b.External)

@@ -73,6 +73,9 @@ func anyPort(rng *rand.Rand, was *state.Port, name string, number, i int) state.
 			}
 		}
 		slices.SortFunc(out, state.Endpoint.Compare)
+		if len(out) > 0 && rng.IntN(3) == 0 {
+			return anyRoute(rng, state.Route{Endpoints: out}, 40)
+		}
 		if len(out) == 0 {
 			return state.Route{Verdict: []state.Verdict{state.Reject, state.Drop}[rng.IntN(2)]}
 		}

@@ -331,7 +331,7 @@ func (b *frontendRenderer) changes(p *state.Port, t *state.Traffic, places [][]s
 }
 
 func (b *frontendRenderer) changedRoute(v view, p *state.Port, r *state.Route, at route, placed []state.Endpoint) {
-	b.verdict(v, r)
+	b.verdict(v, r, len(placed))
 	if r.Verdict != state.Forward {
 		return
 	}
@@ -363,7 +363,7 @@ func (b *frontendRenderer) count() {
 }
 
 func (b *frontendRenderer) route(v view, r *state.Route, placed []state.Endpoint) {
-	b.verdict(v, r)
+	b.verdict(v, r, len(placed))
 	if r.Verdict != state.Forward {
 		return
 	}
@@ -377,16 +377,16 @@ func (b *frontendRenderer) route(v view, r *state.Route, placed []state.Endpoint
 	}
 }
 
-// verdict adds the verdict of a route in a view.
-func (b *frontendRenderer) verdict(v view, r *state.Route) {
+// verdict adds the verdict of a route in a view with a number of slots.
+func (b *frontendRenderer) verdict(v view, r *state.Route, slots int) {
 	switch r.Verdict {
 	case state.Reject:
 		b.add(v, reject, 0)
 	case state.Drop:
 		b.add(v, drop, 0)
 	case state.Forward:
-		if class := classOf(len(r.Endpoints)); class != 0 {
-			b.add(v, endpoints, class)
+		if slots > 1 { // slot 0 needs no class
+			b.add(v, endpoints, uint32(slots))
 		}
 	}
 }

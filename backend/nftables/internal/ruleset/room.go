@@ -1,0 +1,148 @@
+package ruleset
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Weights take more slots than endpoints without weights do. The slots of all weighted routes of a node have a bound, so that nobody can fill
+// the kernel's memory with them. A namespace may have half of them, and a service an eighth. A service that finds no room shares its connections
+// evenly until there is room. So the services that come last do without.
+const (
+	maxSlots          = 1 << 20
+	maxNamespaceSlots = maxSlots / 2
+	maxServiceSlots   = maxSlots / 8
+)
+
+// roomFeatures are the parts of records that take such slots.
+const roomFeatures = state.Weights
+
+// slotUse is how many of these slots are in use. Those of all namespaces are under the empty name, which no namespace has.
+type slotUse map[string]int
+
+func (u slotUse) add(namespace string, n int) {
+	for _, name := range [...]string{"", namespace} {
+		if u[name] += n; u[name] == 0 {
+			delete(u, name)
+		}
+	}
+}
+
+// hasRoom reports whether a service of a namespace may take n slots.
+func (p *Plan) hasRoom(namespace string, n int) bool {
+	used := func(name string) int { return p.m.slots[name] + p.slots[name] }
+	return n <= maxServiceSlots && used(namespace)+n <= maxNamespaceSlots && used("")+n <= maxSlots
+}
+
+// lay lays out a service with its numbers: by its weights if there is room for their slots, and else evenly. place is placeService, or follow,
+// with the previous record.
+func (p *Plan) lay(s *state.Service, previous *applied, held map[owner]uint32, place func(*state.Service) []placement) applied {
+	namespace := s.Name.Namespace
+	p.slots.add(namespace, -p.reserved(s.Name, previous))
+	next := applied{record: s, places: place(s), above: p.settings.above(s)}
+	if next.slots = slotsOf(s, next.places); next.slots > 0 && !p.hasRoom(namespace, next.slots) {
+		next.record, _ = s.For(state.AllFeatures &^ roomFeatures)
+		next.asked, next.lacks = s, next.slots
+		next.places, next.slots = place(next.record), 0
+	}
+	p.slots.add(namespace, next.slots)
+	next.numbers = p.number(s.Name, held, next.record)
+	return next
+}
+
+// layAs lays out a service as it was expected to be. The numbers are the same: they are given in the same order.
+func (p *Plan) layAs(e, previous *applied, held map[owner]uint32) applied {
+	next, name := *e, e.record.Name
+	p.slots.add(name.Namespace, next.slots-p.reserved(name, previous))
+	next.numbers = p.number(name, held, next.record)
+	return next
+}
+
+// reserve takes the slots that services already have, before others that come first in a comparison.
+func (p *Plan) reserve(services []*state.Service, previous *Mirror) {
+	p.reservations = map[state.ServiceName]int{}
+	for _, s := range services {
+		if n := previous.services[s.Name].slots; n > 0 {
+			p.reservations[s.Name] = n
+			p.slots.add(s.Name.Namespace, n)
+		}
+	}
+}
+
+// reserved returns how many slots a service has in the plan's account until it is laid out.
+func (p *Plan) reserved(name state.ServiceName, previous *applied) int {
+	if p.reservations != nil {
+		return p.reservations[name]
+	}
+	return previous.slots
+}
+
+// slotsOf returns how many slots the weights of a record take, over all frontends.
+func slotsOf(s *state.Service, places []placement) (n int) {
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		var each [2]int // of the slots of a frontend, by its traffic
+		for j, r := range routes(p) {
+			if r != nil && r.Weighted() && !isEven(r) {
+				each[j/int(internalRoutes)] += len(places[i][j])
+			}
+		}
+		if each == [2]int{} {
+			continue
+		}
+		for j := range p.Frontends {
+			n += each[trafficOf(&p.Frontends[j])]
+		}
+	}
+	return n
+}
+
+// retries is how many services that lack room are looked at in one change.
+const retries = 64
+
+// retry plans the weights of services for which there is room by now. It looks at some of them only, and begins where the last plan ended.
+func (p *Plan) retry() {
+	names := p.m.lacking
+	for range min(retries, len(names)) {
+		p.m.retried = (p.m.retried + 1) % len(names)
+		name := names[p.m.retried]
+		_, isNew := p.services[name]
+		if a := p.m.services[name]; a.asked != nil && !isNew && p.hasRoom(name.Namespace, a.lacks) {
+			p.replace(name, a.asked)
+			return
+		}
+	}
+}
+
+// commitSlots notes what the plan has taken, and who lacks room.
+func (p *Plan) commitSlots() {
+	for name, n := range p.slots {
+		if p.m.slots[name] += n; p.m.slots[name] == 0 {
+			delete(p.m.slots, name)
+		}
+	}
+	changes := map[state.ServiceName]bool{}
+	for name, a := range p.services {
+		if a.asked != nil || p.m.services[name].asked != nil {
+			changes[name] = a.asked != nil
+		}
+	}
+	if len(changes) == 0 {
+		return
+	}
+	lacking := slices.DeleteFunc(slices.Clone(p.m.lacking), func(name state.ServiceName) bool {
+		stays, isNew := changes[name]
+		if stays {
+			delete(changes, name)
+		}
+		return isNew && !stays
+	})
+	maps.DeleteFunc(changes, func(_ state.ServiceName, lacks bool) bool { return !lacks })
+	p.m.lacking = append(lacking, slices.SortedFunc(maps.Keys(changes), state.ServiceName.Compare)...)
+}
+
+// Lacking returns the services whose weights have no room, in the order in which they came. It is not to be changed, and is another list after
+// a change.
+func (m *Mirror) Lacking() []state.ServiceName { return m.lacking }

@@ -1,0 +1,54 @@
+package ruleset
+
+import (
+	"slices"
+
+	"github.com/switchyard-net/switchyard/internal/apportion"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// placeWeighted places the endpoints of a weighted route. Each gets a number of slots by its weight, at least one, and all slots are filled.
+// So one draw always hits. Equal weights are placed as no weights are, which takes fewer slots and is exact.
+func placeWeighted(old []state.Endpoint, r *state.Route) []state.Endpoint {
+	targets, weights := make([]target, len(r.Endpoints)), make([]uint32, len(r.Endpoints))
+	for i, e := range r.Endpoints {
+		weights[i] = uint32(e.Weight)
+		targets[i] = target{withoutWeight(e), 1}
+	}
+	if isEven(r) {
+		return place(old, targets)
+	}
+	size := weightedClass(weights, weightedClasses, len(old))
+	for i, n := range apportion.Slots(weights, size) {
+		targets[i].weight = n
+	}
+	return placeIn(size, old, targets)
+}
+
+// isEven reports whether the endpoints of a route share all connections evenly.
+func isEven(r *state.Route) bool {
+	return r.Refused == 0 && !slices.ContainsFunc(r.Endpoints, func(e state.Endpoint) bool { return e.Weight != r.Endpoints[0].Weight })
+}
+
+func withoutWeight(e state.Endpoint) state.Endpoint {
+	e.Weight = 0
+	return e
+}
+
+// weightedClasses are the classes as package apportion takes them.
+var weightedClasses = func() (list []int) {
+	for _, c := range classes {
+		list = append(list, int(c))
+	}
+	return list
+}()
+
+// weightedClass returns how many slots weights get. A class that there was stays while it is accurate, but not if a quarter of the slots would
+// do.
+func weightedClass(weights []uint32, classes []int, was int) int {
+	fresh := apportion.Class(weights, classes, 0)
+	if _, is := slices.BinarySearch(classes, was); !is || was >= 4*fresh {
+		return fresh
+	}
+	return apportion.Class(weights, classes, was)
+}

@@ -1,0 +1,149 @@
+//go:build linux
+
+package nftables
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/switchyard-net/switchyard/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
+)
+
+// drawn are connections that a test counts.
+const drawn = 20_000
+
+// newDrawNode returns a node whose packets to others go out of a device that nobody listens at.
+func newDrawNode(t testing.TB) *netns.NS {
+	t.Helper()
+	ns := netnstest.New(t)
+	h, dev := addDevice(t, ns, "192.0.2.1/24")
+	peer, err := h.LinkByName("veth-b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	everything := &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
+	for _, err := range []error{
+		h.LinkSetARPOff(dev), h.LinkSetUp(peer),
+		h.RouteAdd(&netlink.Route{LinkIndex: dev.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: everything}),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return ns
+}
+
+// drawnFrom is a frontend that tests draw from.
+var drawnFrom = netip.MustParseAddrPort("203.0.113.1:80")
+
+// drawnService is a service whose connections take a route.
+func drawnService(r state.Route) *state.Service {
+	return serviceOf("drawn", state.Port{
+		Name: "p", Protocol: state.UDP, Family: state.IPv4,
+		Frontends: []state.Frontend{{Kind: state.LoadBalancer, Addr: drawnFrom.Addr(), Port: drawnFrom.Port()}},
+		External:  state.Traffic{Inside: r, Outside: r},
+	})
+}
+
+// draw sends the first datagrams of connections from a node, each from another port of one of the clients 198.18.0.0 and following, and returns
+// where they went. Connections that are refused go nowhere. The connections have the numbers from first on, so that others can follow.
+func draw(t testing.TB, ns *netns.NS, clients, first, connections int) map[netip.AddrPort]netip.AddrPort {
+	t.Helper()
+	went := map[netip.AddrPort]netip.AddrPort{}
+	netnstest.Do(t, ns, func() error {
+		fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_RAW)
+		if err != nil {
+			return err
+		}
+		defer syscall.Close(fd)
+		packet := []byte{0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0}
+		to := &syscall.SockaddrInet4{Addr: drawnFrom.Addr().As4()}
+		copy(packet[16:], to.Addr[:])
+		binary.BigEndian.PutUint16(packet[22:], drawnFrom.Port())
+		for i := first; i < first+connections; i++ {
+			binary.BigEndian.PutUint16(packet[14:], uint16(i%clients))
+			binary.BigEndian.PutUint16(packet[20:], uint16(1024+i/clients))
+			if err := syscall.Sendto(fd, packet, 0, to); err != nil && !errors.Is(err, syscall.EPERM) { // which is for what a rule drops
+				return err
+			}
+		}
+		c, err := conntrack.Open()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return c.Flows(conntrack.Filter{Family: state.IPv4, Protocol: state.UDP, Dst: drawnFrom.Addr()}, func(flows []conntrack.Flow) error {
+			for _, f := range flows {
+				if i := int(f.Orig.Src.Port()-1024)*clients + int(binary.BigEndian.Uint16(f.Orig.Src.Addr().AsSlice()[2:])); i >= first {
+					went[f.Orig.Src] = f.Reply.Src
+				}
+			}
+			return nil
+		})
+	})
+	return went
+}
+
+// checkDrawn checks that each endpoint got the share of connections that its weight asks for, within 4 standard deviations and what the slots of
+// a class may misplace. All other connections were refused.
+func checkDrawn(t *testing.T, r *state.Route, went map[netip.AddrPort]netip.AddrPort, connections int) {
+	t.Helper()
+	counts := map[netip.AddrPort]int{}
+	for _, endpoint := range went {
+		counts[endpoint]++
+	}
+	sum := float64(r.Refused)
+	for _, e := range r.Endpoints {
+		sum += float64(e.Weight)
+	}
+	check := func(who any, got int, asked float64) {
+		const misplaced = 0.01
+		share := float64(got) / float64(connections)
+		if sigma := math.Sqrt(asked * (1 - asked) / float64(connections)); math.Abs(share-asked) > 4*sigma+misplaced {
+			t.Errorf("%v: %d of %d connections, %.2f%%, want %.2f%%", who, got, connections, 100*share, 100*asked)
+		}
+	}
+	for _, e := range r.Endpoints {
+		check(e.Addr, counts[e.Addr], float64(e.Weight)/sum)
+		delete(counts, e.Addr)
+	}
+	check("refused", connections-len(went), float64(r.Refused)/sum)
+	if len(counts) > 0 {
+		t.Errorf("connections went to %v", counts)
+	}
+}
+
+// routeTo returns a route to endpoints with weights.
+func routeTo(refused uint32, weights ...uint16) state.Route {
+	r := forward(endpointsOf(state.IPv4, 1, len(weights)))
+	r.Refused = refused
+	for i, w := range weights {
+		r.Endpoints[i].Weight = w
+	}
+	return r
+}
+
+// TestDrawByWeight makes 20,000 real connections, and changes the weights in between.
+func TestDrawByWeight(t *testing.T) {
+	t.Parallel()
+	ns := newDrawNode(t)
+	b := newBackend(t, ns, Options{})
+	defer closeBackend(b)
+	apply(t, b, full())
+	const each = drawn / 2
+	for i, weights := range [][]uint16{{80, 15, 5}, {1, 1, 98}} {
+		r := routeTo(0, weights...)
+		apply(t, b, delta(drawnService(r)))
+		checkDrawn(t, &r, draw(t, ns, 1, i*each, each), each)
+	}
+}
