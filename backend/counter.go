@@ -31,8 +31,8 @@ type Counts struct {
 	// Connections are all new connections with any outcome. Without an answer, each attempt of a client counts, because a client may repeat a
 	// rejected or dropped connection.
 	Connections uint64
-	// Rejects are the connections among them that were rejected because no endpoint exists. Drops are the ones that the traffic policy
-	// or the source ranges dropped.
+	// Rejects are the connections among them that were rejected because no endpoint exists, or because they are in the share that a route
+	// refuses. Drops are the ones that the traffic policy or the source ranges dropped.
 	Rejects, Drops uint64
 }
 

@@ -45,6 +45,9 @@ func withFeatures(s *state.Service, seed uint64) *state.Service {
 				at, made = len(made), append(made, [2][]state.Endpoint{was, list})
 			}
 			r.Endpoints = made[at][1]
+			if number("refused", len(was))%4 == 0 {
+				r.Refused = uint32(1 + number("share", len(was))%500)
+			}
 		}
 	}
 	return &dressed

@@ -529,10 +529,12 @@ func checkSlotsOf(h holdings, p *state.Port, f *state.Frontend) (count int, err 
 // classIn returns from how many slots rules draw one for a view of a frontend.
 func classIn(h holdings, view, frontend string) uint32 {
 	for set, elems := range h {
-		if class, ok := strings.CutPrefix(set, view+"endpoints-"); ok {
-			if _, ok := elems[frontend]; ok {
-				n, _ := strconv.ParseUint(class, 10, 16)
-				return uint32(n)
+		for _, kind := range []string{"endpoints-", "shares-"} {
+			if class, ok := strings.CutPrefix(set, view+kind); ok {
+				if _, ok := elems[frontend]; ok {
+					n, _ := strconv.ParseUint(class, 10, 16)
+					return uint32(n)
+				}
 			}
 		}
 	}

@@ -147,3 +147,25 @@ func TestDrawByWeight(t *testing.T) {
 		checkDrawn(t, &r, draw(t, ns, 1, i*each, each), each)
 	}
 }
+
+// TestRefuseByWeight makes 20,000 real connections to a service that refuses a share of them.
+func TestRefuseByWeight(t *testing.T) {
+	t.Parallel()
+	ns := newDrawNode(t)
+	b := newBackend(t, ns, Options{Counters: true})
+	b.inspector.finder = dial(t, ns)
+	defer closeBackend(b)
+	apply(t, b, full())
+	const each = drawn / 2
+	refused := 0
+	for i, r := range []state.Route{routeTo(80, 20), routeTo(20, 60, 20)} {
+		apply(t, b, delta(drawnService(r)))
+		went := draw(t, ns, 1, i*each, each)
+		checkDrawn(t, &r, went, each)
+		refused += each - len(went)
+	}
+	counts, err := b.Counts([]state.FrontendKey{{Family: state.IPv4, Protocol: state.UDP, Addr: drawnFrom.Addr(), Port: drawnFrom.Port()}})
+	if err != nil || counts[0].Rejects != uint64(refused) {
+		t.Errorf("%d connections were refused, counted %+v, %v", refused, counts, err)
+	}
+}

@@ -157,7 +157,7 @@ func wantRoute(p *state.Port, r *state.Route, got outcome, remembered netip.Addr
 	if p.Affinity > 0 && has(remembered) && got.endpoint != remembered {
 		return false
 	}
-	return got.verdict == "to" && has(got.endpoint) && got.masked == masked
+	return got.verdict == "to" && has(got.endpoint) && got.masked == masked || r.Refused > 0 && got == outcome{verdict: "rejected"}
 }
 
 // atomicStates are records of one service that commits change between.
@@ -185,30 +185,33 @@ func atomicStates() map[string]*state.Service {
 	local := func(inside, outside state.Route) state.Traffic { return to(state.MasqueradeNode, inside, outside) }
 	const sticky = 10 * time.Second
 	return map[string]*state.Service{
-		"absent":           nil,
-		"no endpoints":     service(0, internal(0, 0), cluster(0, 0)),
-		"1":                service(0, internal(1, 1), cluster(1, 1)),
-		"1-3":              service(0, internal(1, 3), cluster(1, 3)),
-		"4-6":              service(0, internal(4, 3), cluster(4, 3)),
-		"1-18":             service(0, internal(1, 18), cluster(1, 18)),
-		"1-3 local 1":      service(0, internal(1, 3), local(eps(1, 3), eps(1, 1))),
-		"1-3 local 7-8":    service(0, internal(1, 3), local(eps(1, 3), eps(7, 2))),
-		"1 local 1":        service(0, to(state.MasqueradeUnlessPod, eps(1, 1), eps(1, 1)), local(eps(1, 1), eps(1, 1))),
-		"1-3 local none":   service(0, to(state.MasqueradeUnlessPod, drop, drop), local(eps(1, 3), drop)),
-		"drops all":        service(0, to(state.MasqueradeUnlessPod, drop, drop), to(state.MasqueradeAlways, drop, drop)),
-		"local rejects":    service(0, internal(0, 0), local(none, none)),
-		"4-6 restricted":   service(0, internal(4, 3), cluster(4, 3), prefix("192.0.2.9/32")),
-		"1-3 restricted":   service(0, internal(1, 3), local(eps(1, 3), eps(1, 1)), prefix("192.0.2.100/32")),
-		"4-6 wider":        service(0, internal(4, 3), cluster(4, 3), prefix("192.0.2.96/27"), prefix("198.51.100.0/25")),
-		"4-6 for all":      service(0, internal(4, 3), cluster(4, 3), prefix("0.0.0.0/0")),
-		"4-6 for nobody":   service(0, internal(4, 3), cluster(4, 3), prefix("198.51.100.0/24")),
-		"1-3 sticky":       service(sticky, internal(1, 3), cluster(1, 3)),
-		"3-6 sticky":       service(sticky, internal(3, 4), cluster(3, 4)),
-		"1-3 sticky local": service(sticky, internal(1, 3), local(eps(1, 3), eps(1, 1))),
-		"1-3 sticky 3-4":   service(sticky, internal(1, 3), local(eps(1, 3), eps(3, 2))),
-		"1-3 weighted":     service(0, internalTo(weightedRoute(0, 3, 1, 1)), clusterTo(weightedRoute(0, 3, 1, 1))),
-		"1-3 reweighted":   service(0, internalTo(weightedRoute(0, 1, 1, 18)), local(weightedRoute(0, 1, 1, 18), weightedRoute(0, 5))),
-		"1-3 sticky none":  service(sticky, to(state.MasqueradeUnlessPod, drop, drop), local(eps(1, 3), none)),
+		"absent":              nil,
+		"no endpoints":        service(0, internal(0, 0), cluster(0, 0)),
+		"1":                   service(0, internal(1, 1), cluster(1, 1)),
+		"1-3":                 service(0, internal(1, 3), cluster(1, 3)),
+		"4-6":                 service(0, internal(4, 3), cluster(4, 3)),
+		"1-18":                service(0, internal(1, 18), cluster(1, 18)),
+		"1-3 local 1":         service(0, internal(1, 3), local(eps(1, 3), eps(1, 1))),
+		"1-3 local 7-8":       service(0, internal(1, 3), local(eps(1, 3), eps(7, 2))),
+		"1 local 1":           service(0, to(state.MasqueradeUnlessPod, eps(1, 1), eps(1, 1)), local(eps(1, 1), eps(1, 1))),
+		"1-3 local none":      service(0, to(state.MasqueradeUnlessPod, drop, drop), local(eps(1, 3), drop)),
+		"drops all":           service(0, to(state.MasqueradeUnlessPod, drop, drop), to(state.MasqueradeAlways, drop, drop)),
+		"local rejects":       service(0, internal(0, 0), local(none, none)),
+		"4-6 restricted":      service(0, internal(4, 3), cluster(4, 3), prefix("192.0.2.9/32")),
+		"1-3 restricted":      service(0, internal(1, 3), local(eps(1, 3), eps(1, 1)), prefix("192.0.2.100/32")),
+		"4-6 wider":           service(0, internal(4, 3), cluster(4, 3), prefix("192.0.2.96/27"), prefix("198.51.100.0/25")),
+		"4-6 for all":         service(0, internal(4, 3), cluster(4, 3), prefix("0.0.0.0/0")),
+		"4-6 for nobody":      service(0, internal(4, 3), cluster(4, 3), prefix("198.51.100.0/24")),
+		"1-3 sticky":          service(sticky, internal(1, 3), cluster(1, 3)),
+		"3-6 sticky":          service(sticky, internal(3, 4), cluster(3, 4)),
+		"1-3 sticky local":    service(sticky, internal(1, 3), local(eps(1, 3), eps(1, 1))),
+		"1-3 sticky 3-4":      service(sticky, internal(1, 3), local(eps(1, 3), eps(3, 2))),
+		"1-3 weighted":        service(0, internalTo(weightedRoute(0, 3, 1, 1)), clusterTo(weightedRoute(0, 3, 1, 1))),
+		"1-3 reweighted":      service(0, internalTo(weightedRoute(0, 1, 1, 18)), local(weightedRoute(0, 1, 1, 18), weightedRoute(0, 5))),
+		"1-3 refusing":        service(0, internalTo(weightedRoute(5, 3, 1, 1)), clusterTo(weightedRoute(5, 3, 1, 1))),
+		"1 refusing most":     service(0, internalTo(weightedRoute(500, 1)), local(weightedRoute(500, 1), weightedRoute(5, 5, 3))),
+		"1-3 sticky refusing": service(sticky, internalTo(weightedRoute(5, 3, 1, 1)), clusterTo(weightedRoute(5, 3, 1, 1))),
+		"1-3 sticky none":     service(sticky, to(state.MasqueradeUnlessPod, drop, drop), local(eps(1, 3), none)),
 	}
 }
 

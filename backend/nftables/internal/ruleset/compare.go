@@ -369,11 +369,14 @@ func (ks *kernelState) placed(p *state.Port, f *state.Frontend, v view, r *state
 
 // classOf returns the class that the kernel has for a weighted route in a view of a frontend, 0 if none.
 func (ks *kernelState) classOf(frontend elementKey, v view, r *state.Route) int {
-	if r.Weighted() {
-		for _, k := range classes {
-			frontend.set = setID{space: frontend.set.space, view: v, kind: endpoints, arg: k}
+	if !r.Weighted() {
+		return 0
+	}
+	for k, in := range map[kind][]uint32{endpoints: classes, shares: shareClasses} {
+		for _, class := range in {
+			frontend.set = setID{space: frontend.set.space, view: v, kind: k, arg: class}
 			if _, ok := ks.elements[frontend]; ok {
-				return int(k)
+				return int(class)
 			}
 		}
 	}

@@ -75,14 +75,22 @@ func (in *inspection) run(addr netip.Addr, isOutside bool, src netip.Addr) {
 		in.held.Verdict = state.Drop
 		return
 	}
-	size := uint32(1)
+	in.slots(v, in.classOf(v))
+}
+
+// classOf returns how many slots a connection is drawn from.
+func (in *inspection) classOf(v view) uint32 {
 	for _, class := range classes {
 		if _, ok := in.has(setID{view: v, kind: endpoints, arg: class}); ok {
-			size = class
-			break
+			return class
 		}
 	}
-	in.slots(v, size)
+	for _, class := range shareClasses {
+		if _, ok := in.has(setID{view: v, kind: shares, arg: class}); ok {
+			return class
+		}
+	}
+	return 1
 }
 
 // lookUp looks elements of a set up.

@@ -97,6 +97,9 @@ const (
 
 	unserved     // F, of NodePorts over IPv6 alone: refused on ::1, because the relay there serves TCP only
 	localRejects // global: protocol. Counts packets to NodePorts on loopback addresses that were refused; empty unless NodePorts are served there
+
+	// A set of both spaces, in use only for routes that refuse a share of their connections.
+	shares // F: the view has arg slots, and connections that draw an empty one are rejected
 )
 
 // countKinds are the kinds of sets whose elements count.
@@ -115,6 +118,7 @@ var kindNames = map[kind]string{
 	endpointNumbers: "endpoint-numbers", affinity: "affinity", restricted: "restricted", split: "split", masquerade: "masquerade",
 	endpoints: "endpoints", slots: "slots", reject: "reject", drop: "drop", sticky: "sticky", stickyFor: "sticky",
 	counts: "counts", rejectCounts: "reject-counts", dropCounts: "drop-counts", unserved: "localhost-unserved", localRejects: "localhost-rejects",
+	shares: "shares",
 }
 
 var masqueradeNames = [...]string{
@@ -129,7 +133,7 @@ func (id setID) name() string {
 	switch id.kind {
 	case masquerade:
 		name += "-" + masqueradeNames[id.arg]
-	case endpoints, stickyFor, allowed:
+	case endpoints, shares, stickyFor, allowed:
 		name += "-" + strconv.Itoa(int(id.arg))
 	}
 	return name
@@ -199,6 +203,10 @@ var classes = func() []uint32 {
 	return c
 }()
 
+// shareClasses are the classes of routes that refuse a share of their connections. There are few, because each costs other connections a lookup.
+// The largest ones are for routes to many endpoints.
+var shareClasses = []uint32{64, 256, 1024, 4096, maxEndpoints}
+
 const (
 	exactClass = 16
 	// maxEndpoints is how many endpoints (by weight) one frontend can have. The slots of a view must stay below 1<<16.
@@ -224,6 +232,8 @@ type shape struct {
 	counted bool
 	// class is the largest class in use, by space and view; 0 if none is.
 	class [numSpaces][numViews]uint32
+	// share is the largest class in use of routes that refuse a share, likewise.
+	share [numSpaces][numViews]uint32
 	// lengths are the prefix lengths of allowed clients in use, by family.
 	lengths [2]lengths
 	// timeouts are the affinity timeouts in use, in seconds, sorted.
@@ -249,7 +259,7 @@ func (s shape) clone() shape {
 }
 
 func (s *shape) equal(o *shape) bool {
-	return s.counted == o.counted && s.class == o.class && s.lengths == o.lengths && s.loopback == o.loopback && slices.Equal(s.timeouts, o.timeouts)
+	return s.counted == o.counted && s.class == o.class && s.share == o.share && s.lengths == o.lengths && s.loopback == o.loopback && slices.Equal(s.timeouts, o.timeouts)
 }
 
 // needs makes sure that the shape has room for a set of a family.
@@ -257,6 +267,9 @@ func (s *shape) needs(f state.Family, id setID) {
 	switch id.kind {
 	case endpoints:
 		c := &s.class[id.space][id.view]
+		*c = max(*c, id.arg)
+	case shares:
+		c := &s.share[id.space][id.view]
 		*c = max(*c, id.arg)
 	case allowed:
 		s.of(f)[id.arg] = true
@@ -304,6 +317,7 @@ func (s *shape) merge(o shape) {
 	for sp := range s.class {
 		for v := range s.class[sp] {
 			s.class[sp][v] = max(s.class[sp][v], o.class[sp][v])
+			s.share[sp][v] = max(s.share[sp][v], o.share[sp][v])
 		}
 	}
 	for f := range s.lengths {
@@ -329,11 +343,10 @@ func shapeOf(f state.Family, names []string) shape {
 				s.counted = s.counted || name == setID{space: sp, kind: k}.name()
 			}
 			for v := range view(numViews) {
-				id := setID{space: sp, view: v, kind: endpoints}
-				if n, ok := suffixNumber(name, id.space.prefix()+id.view.infix()+kindNames[endpoints]+"-"); ok &&
-					slices.Contains(classes, n) {
-					id.arg = n
-					s.needs(f, id)
+				for k, in := range map[kind][]uint32{endpoints: classes, shares: shareClasses} {
+					if n, ok := suffixNumber(name, sp.prefix()+v.infix()+kindNames[k]+"-"); ok && slices.Contains(in, n) {
+						s.needs(f, setID{space: sp, view: v, kind: k, arg: n})
+					}
 				}
 			}
 			if n, ok := suffixNumber(name, sp.prefix()+kindNames[stickyFor]+"-"); ok {
@@ -411,6 +424,11 @@ func setIDs(f state.Family, sh *shape) []setID {
 			for _, k := range classes {
 				if k <= sh.class[s][v] {
 					ids = append(ids, setID{space: s, view: v, kind: endpoints, arg: k})
+				}
+			}
+			for _, k := range shareClasses {
+				if k <= sh.share[s][v] {
+					ids = append(ids, setID{space: s, view: v, kind: shares, arg: k})
 				}
 			}
 		}

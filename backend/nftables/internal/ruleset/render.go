@@ -46,7 +46,7 @@ func isSplit(t *state.Traffic) bool {
 func Check(s *state.Service) error {
 	for i := range s.Ports {
 		for _, r := range routes(&s.Ports[i]) {
-			if r != nil && len(r.Endpoints) > maxEndpoints {
+			if r != nil && len(r.Endpoints)+int(min(r.Refused, 1)) > maxEndpoints {
 				return fmt.Errorf("service %v: port %q has %d endpoints, and this dataplane programs at most %d: "+
 					"spread them over several Services, or over nodes with trafficDistribution", s.Name, s.Ports[i].Name,
 					len(r.Endpoints), maxEndpoints)
@@ -386,7 +386,7 @@ func (b *frontendRenderer) verdict(v view, r *state.Route, slots int) {
 		b.add(v, drop, 0)
 	case state.Forward:
 		if slots > 1 { // slot 0 needs no class
-			b.add(v, endpoints, uint32(slots))
+			b.add(v, classKind(r), uint32(slots))
 		}
 	}
 }

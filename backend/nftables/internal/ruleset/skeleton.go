@@ -415,6 +415,20 @@ func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
 		// nft: … @…endpoints-24 jump …pick-24
 		rules = append(rules, join(class, one(nft.Jump(chain.Name))))
 	}
+	for _, k := range shareClasses {
+		if k > sk.shape.share[s][v] {
+			break
+		}
+		refusing := sk.in(setID{space: s, view: v, kind: shares, arg: k})
+		// An empty slot is a connection that is refused, unless a commit has come in between: then slot 0 has what is right after it.
+		//
+		//	nft: dnat ip to … . numgen random mod 64 … @…-slots
+		//	nft: … @…shares-64 goto …count-reject
+		chain := nft.Chain{Name: fmt.Sprintf("%s%sshare-%d", s.prefix(), v.infix(), k), Rules: []rule{sk.pick(s, v, k), join(refusing, sk.rejects(s))}}
+		chains = append(chains, chain)
+		// nft: … @…shares-64 jump …share-64
+		rules = append(rules, join(refusing, one(nft.Jump(chain.Name))))
+	}
 	// Slot 0 is filled for every frontend that has endpoints. It serves frontends with one endpoint, and packets that found no slot above,
 	// perhaps because a commit came in between. The rules look at the slot again in case the frontend has just got its first endpoint. They
 	// also look at the reject verdict again, which may have replaced drop.

@@ -42,6 +42,7 @@ func everyFeature() *shape {
 		s.needs(state.IPv4, setID{space: sp, kind: stickyFor, arg: 10_800})
 		for v := range view(numViews) {
 			s.needs(state.IPv4, setID{space: sp, view: v, kind: endpoints, arg: exactClass * 3 / 2})
+			s.needs(state.IPv4, setID{space: sp, view: v, kind: shares, arg: shareClasses[0]})
 		}
 	}
 	return s

@@ -8,7 +8,7 @@ import (
 )
 
 // placeWeighted places the endpoints of a weighted route. Each gets a number of slots by its weight, at least one, and all slots are filled.
-// So one draw always hits. Equal weights are placed as no weights are, which takes fewer slots and is exact.
+// So one draw always hits. A share that is refused has slots that are not filled, at least one. Equal weights are placed as no weights are, which takes fewer slots and is exact.
 func placeWeighted(old []state.Endpoint, r *state.Route) []state.Endpoint {
 	targets, weights := make([]target, len(r.Endpoints)), make([]uint32, len(r.Endpoints))
 	for i, e := range r.Endpoints {
@@ -18,11 +18,24 @@ func placeWeighted(old []state.Endpoint, r *state.Route) []state.Endpoint {
 	if isEven(r) {
 		return place(old, targets)
 	}
-	size := weightedClass(weights, weightedClasses, len(old))
-	for i, n := range apportion.Slots(weights, size) {
-		targets[i].weight = n
+	in := weightedClasses
+	if r.Refused > 0 {
+		in, weights = refusingClasses, append(weights, r.Refused)
+	}
+	size := weightedClass(weights, in, len(old))
+	slots := apportion.Slots(weights, size)
+	for i := range targets {
+		targets[i].weight = slots[i]
 	}
 	return placeIn(size, old, targets)
+}
+
+// classKind is the kind of the set that has the number of slots of a route.
+func classKind(r *state.Route) kind {
+	if r.Refused > 0 {
+		return shares
+	}
+	return endpoints
 }
 
 // isEven reports whether the endpoints of a route share all connections evenly.
@@ -35,13 +48,15 @@ func withoutWeight(e state.Endpoint) state.Endpoint {
 	return e
 }
 
-// weightedClasses are the classes as package apportion takes them.
-var weightedClasses = func() (list []int) {
-	for _, c := range classes {
-		list = append(list, int(c))
+// weightedClasses and refusingClasses are classes as package apportion takes them.
+var weightedClasses, refusingClasses = ints(classes), ints(shareClasses)
+
+func ints(of []uint32) (list []int) {
+	for _, n := range of {
+		list = append(list, int(n))
 	}
 	return list
-}()
+}
 
 // weightedClass returns how many slots weights get. A class that there was stays while it is accurate, but not if a quarter of the slots would
 // do.

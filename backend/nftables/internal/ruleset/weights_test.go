@@ -74,6 +74,24 @@ func TestWeightedSlots(t *testing.T) {
 	}
 }
 
+// TestRefusedSlots shows how many slots are left empty.
+func TestRefusedSlots(t *testing.T) {
+	for _, c := range []struct {
+		refused     uint32
+		weights     []uint16
+		want, class int
+	}{
+		{80, []uint16{20}, 51, 64}, {20, []uint16{40, 40}, 13, 64}, {1, []uint16{65535}, 1, 256}, {1 << 31, []uint16{1}, 255, 256},
+		{100, slices.Repeat([]uint16{1}, 300), 250, 1024},
+	} {
+		r := weightedRoute(c.refused, c.weights...)
+		placed := placeRoute(nil, &r)
+		if _, holes := slotCounts(placed); holes != c.want || len(placed) != c.class || !placed[0].Addr.IsValid() {
+			t.Errorf("%d refused next to %d endpoints: %d of %d slots are empty, want %d of %d", c.refused, len(c.weights), holes, len(placed), c.want, c.class)
+		}
+	}
+}
+
 // anyRoute changes some of the endpoints and weights of a route of at most limit endpoints.
 func anyRoute(rng *rand.Rand, r state.Route, limit int) state.Route {
 	eps := slices.Clone(r.Endpoints)
@@ -97,6 +115,9 @@ func anyRoute(rng *rand.Rand, r state.Route, limit int) state.Route {
 	}
 	slices.SortFunc(eps, state.Endpoint.Compare)
 	next := state.Route{Verdict: state.Forward, Endpoints: eps}
+	if weighted && rng.IntN(3) == 0 {
+		next.Refused = uint32(1 + rng.IntN(200))
+	}
 	return next
 }
 
@@ -142,6 +163,9 @@ func checkWeighted(r *state.Route, old, placed []state.Endpoint) error {
 		return fmt.Errorf("%d slots for equal weights", len(placed))
 	case len(placed) > mostWeighted:
 		return fmt.Errorf("%d slots", len(placed))
+	}
+	if r.Refused > 0 && !slices.Contains(shareClasses, uint32(len(placed))) {
+		return fmt.Errorf("%d slots, and some connections are to be refused", len(placed))
 	}
 	if off := misplaced(r, placed); !even && len(placed) < mostWeighted && off > 0.02 {
 		return fmt.Errorf("%.1f%% of connections are misplaced in %d slots", 100*off, len(placed))
