@@ -4,10 +4,12 @@ package nftables
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"math"
 	"slices"
+	"strconv"
 
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -26,6 +28,9 @@ func withFeatures(s *state.Service, seed uint64) *state.Service {
 			h := fnv.New64a()
 			fmt.Fprint(h, seed, s.Name, p.Name, p.Family, about)
 			return binary.BigEndian.Uint64(h.Sum(nil)) >> 8
+		}
+		if number("hashed", len(p.Internal.Inside.Endpoints)/4)%2 == 0 {
+			p.Balance = state.Balance(1 + number("by")%2)
 		}
 		if number("weighted")%2 == 0 {
 			continue
@@ -87,4 +92,59 @@ func checkShares(r *state.Route, has map[string]int, class int) (total int, err 
 		return 0, fmt.Errorf("slots %v of %d are no fair shares of %v", has, class, r)
 	}
 	return total, nil
+}
+
+// isHashed reports whether connections that take a route of a port are hashed.
+func isHashed(p *state.Port, r *state.Route) bool {
+	return p.Affinity == 0 && (p.Balance == state.HashClient || p.Balance == state.HashConnection) && (len(r.Endpoints) > 1 || r.Refused > 0)
+}
+
+// checkHashed checks the table to which a view of a frontend leads. tables are the routes of the tables seen so far, by number.
+func checkHashed(h holdings, view, frontend string, p *state.Port, r *state.Route, tables map[string]*state.Route) error {
+	if _, ok := h[view+"hashed"][frontend]; !ok {
+		return errors.New("it is not hashed")
+	}
+	size, name := 4093, "hash-"
+	switch n := len(r.Endpoints); {
+	case n <= 3:
+		size = 251
+	case n <= 10:
+		size = 1021
+	}
+	if p.Balance == state.HashConnection {
+		name = "hash-ports-"
+	}
+	number := string(h[view+name+strconv.Itoa(size)][frontend])
+	if number == "" {
+		return fmt.Errorf("it has no table of %d slots", size)
+	}
+	if _, refuses := h[view+"hash-refuses"][frontend]; refuses != (r.Refused > 0) {
+		return fmt.Errorf("connections without a slot are refused: %v", refuses)
+	}
+	if other := tables[number]; other != nil && !other.Equal(r) {
+		return fmt.Errorf("table %x is for %v, too", number, other)
+	}
+	tables[number] = r
+	has, empty := map[string]int{}, 0
+	for i := range size {
+		if e := string(h["hash-slots"][string(binary.NativeEndian.AppendUint32([]byte(number), uint32(i)))]); e != "" {
+			has[e]++
+		} else {
+			empty++
+		}
+	}
+	sum := float64(r.Refused)
+	for _, e := range r.Endpoints {
+		sum += float64(max(1, e.Weight))
+	}
+	for _, e := range r.Endpoints {
+		n, fair := float64(has[string(endpointBytes(e.Addr))]), float64(max(1, e.Weight))/sum*float64(size)
+		if n == 0 || n > fair*1.03+2 {
+			return fmt.Errorf("%v has %v slots of %d, %.1f are fair", e.Addr, n, size, fair)
+		}
+	}
+	if len(has) != len(r.Endpoints) || empty > 0 != (r.Refused > 0) || float64(empty) > float64(r.Refused)/sum*float64(size)*1.03+2 {
+		return fmt.Errorf("slots %v for %v, and %d of %d are empty", has, r, empty, size)
+	}
+	return nil
 }

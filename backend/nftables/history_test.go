@@ -50,7 +50,7 @@ func TestHistories(t *testing.T) {
 	if testing.Short() {
 		limit /= 10
 	}
-	var next, failures, lost, restarts, remembered, resets atomic.Int64
+	var next, failures, lost, restarts, remembered, resets, tables atomic.Int64
 	var wg sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		ns := netnstest.New(t)
@@ -66,13 +66,14 @@ func TestHistories(t *testing.T) {
 				restarts.Add(int64(r.restarts))
 				remembered.Add(int64(len(r.remembered)))
 				resets.Add(int64(r.resets))
+				tables.Add(int64(r.tables))
 			}
 		})
 	}
 	wg.Wait()
-	t.Logf("%d histories, %d injected failures, %d of them after the commit, %d restarts, %d clients remembered, %d endpoints gone",
-		limit, failures.Load(), lost.Load(), restarts.Load(), remembered.Load(), resets.Load())
-	if failures.Load() == 0 || lost.Load() == 0 || restarts.Load() == 0 || remembered.Load() == 0 || resets.Load() == 0 {
+	t.Logf("%d histories, %d injected failures, %d of them after the commit, %d restarts, %d clients remembered, %d endpoints gone, %d tables of hashes",
+		limit, failures.Load(), lost.Load(), restarts.Load(), remembered.Load(), resets.Load(), tables.Load())
+	if failures.Load() == 0 || lost.Load() == 0 || restarts.Load() == 0 || remembered.Load() == 0 || resets.Load() == 0 || tables.Load() == 0 {
 		t.Error("something that was to be tested never happened")
 	}
 }
@@ -101,6 +102,7 @@ type historyRun struct {
 	remembered map[string]nft.Elem
 
 	restarts, resets int
+	tables           int // of hashes
 }
 
 func playHistory(t testing.TB, ns *netns.NS, seed uint64) (*historyRun, error) {
@@ -445,9 +447,10 @@ func (r *historyRun) checkResets(snapshot *store.Snapshot) error {
 
 // checkSlots compares the slots of every frontend with its endpoints, straight from the kernel.
 func (r *historyRun) checkSlots(snapshot *store.Snapshot) error {
-	all := map[state.Family]holdings{}
+	all, tables := map[state.Family]holdings{}, map[state.Family]map[string]*state.Route{}
 	count := 0
 	for _, f := range families {
+		tables[f] = map[string]*state.Route{}
 		all[f] = held(r.t, r.observer, f)
 		count += len(all[f]["service-slots"]) + len(all[f]["node-port-slots"])
 	}
@@ -455,7 +458,7 @@ func (r *historyRun) checkSlots(snapshot *store.Snapshot) error {
 		for i := range s.Ports {
 			p := &s.Ports[i]
 			for j := range p.Frontends {
-				n, err := checkSlotsOf(all[p.Family], p, &p.Frontends[j])
+				n, err := checkSlotsOf(all[p.Family], p, &p.Frontends[j], tables[p.Family])
 				if err != nil {
 					return fmt.Errorf("%v frontend %+v: %w", s.Name, p.Frontends[j], err)
 				}
@@ -466,11 +469,19 @@ func (r *historyRun) checkSlots(snapshot *store.Snapshot) error {
 	if count != 0 {
 		return fmt.Errorf("%d slots too many", count)
 	}
+	for f, of := range tables {
+		for k := range all[f]["hash-slots"] {
+			if of[k[:4]] == nil {
+				return fmt.Errorf("table %x is left, which no frontend has", k[:4])
+			}
+		}
+	}
+	r.tables += len(tables[state.IPv4])
 	return nil
 }
 
 // checkSlotsOf returns how many slots a frontend has, if all of them are right.
-func checkSlotsOf(h holdings, p *state.Port, f *state.Frontend) (count int, err error) {
+func checkSlotsOf(h holdings, p *state.Port, f *state.Frontend, tables map[string]*state.Route) (count int, err error) {
 	t, space, key := &p.Internal, "service-", string(frontendKeyOf(p, f))
 	if f.Kind != state.ClusterIP {
 		t = &p.External
@@ -500,6 +511,13 @@ func checkSlotsOf(h holdings, p *state.Port, f *state.Frontend) (count int, err 
 			} else if i == 0 && len(v.route.Endpoints) > 0 {
 				return 0, fmt.Errorf("slot %d is empty", v.offset)
 			}
+		}
+		if isHashed(p, v.route) {
+			if err := checkHashed(h, space+v.name, key, p, v.route, tables); err != nil || class != 1 {
+				return 0, fmt.Errorf("class %d: %w", class, err)
+			}
+			count++
+			continue
 		}
 		drawn, err := checkShares(v.route, has, int(class))
 		if err != nil {

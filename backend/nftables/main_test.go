@@ -48,7 +48,12 @@ func newBackend(t testing.TB, ns namespace, o Options) *Backend {
 // sharedKernel cannot keep others from changing our tables, as Linux could not before 6.9.
 type sharedKernel struct{ kernel }
 
-func (sharedKernel) Has(nft.Feature) (bool, error) { return false, nil }
+func (k sharedKernel) Has(f nft.Feature) (bool, error) {
+	if f == nft.Hashing {
+		return k.kernel.Has(f)
+	}
+	return false, nil
+}
 
 // newSharedBackend opens a dataplane whose tables the test may change.
 func newSharedBackend(t testing.TB, ns namespace, o Options) *Backend {

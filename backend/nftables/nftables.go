@@ -19,6 +19,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
@@ -51,6 +52,10 @@ type Backend struct {
 	local     *localnet.Sysctl
 	// flags are the flags of our tables. If they are owned, no other program can change them while this process runs.
 	flags nft.TableFlags
+	// features are the features of records that it can program.
+	features state.Features
+	// lacking are the problems of services whose weights and hashes have no room.
+	lacking atomic.Pointer[lacking]
 
 	// selected is the last result of selectNodePorts.
 	selected selection
@@ -182,6 +187,13 @@ func (b *Backend) own(ctx context.Context) error {
 	} else {
 		b.log.Info("this kernel cannot keep others from changing tables; changes of ours are found and repaired",
 			"lacks", nft.PersistentTables.Name, "since", nft.PersistentTables.Since)
+	}
+	b.features = state.Weights
+	if hashes, err := b.kernel.Has(nft.Hashing); hashes {
+		b.features |= state.Balances
+	} else {
+		b.log.Info("this kernel cannot hash connections; endpoints are drawn at random instead", "lacks", nft.Hashing.Name, "since", nft.Hashing.Since,
+			"error", err)
 	}
 	b.batch.Reset()
 	for _, t := range slices.Concat(ruleset.Tables(), ruleset.ResetTables()) {
@@ -655,6 +667,7 @@ const keepBatch = 1 << 20
 
 // finish does the work after a commit, and in each Verify. A failed step is tried again later.
 func (b *Backend) finish() {
+	b.noteLacking()
 	if b.mirror.ServesLoopback() {
 		b.local.Keep(b.log)
 	}

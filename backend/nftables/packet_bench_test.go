@@ -39,6 +39,19 @@ func BenchmarkFirstPacket(b *testing.B) {
 		p.Affinity = time.Hour
 		return p
 	}())
+	balanced := func(name string, n int, by state.Balance, r state.Route) *state.Service {
+		p := clusterIPPort(state.IPv4, state.UDP, n, nil)
+		p.Internal, p.Balance = state.Traffic{Inside: r, Outside: r}, by
+		return serviceOf(name, p)
+	}
+	measured := func(by state.Balance, r state.Route) *state.Service {
+		s := service(0)
+		s.Ports[0].External, s.Ports[0].Balance = state.Traffic{Inside: r, Outside: r}, by
+		return s
+	}
+	one, five := forward(endpointsOf(state.IPv4, 1, 1)), forward(endpointsOf(state.IPv4, 1, 5))
+	weighted, refusing := balanced("weighted", 2, state.Random, routeTo(0, 1, 255)), balanced("refusing", 3, state.Random, routeTo(20, 80))
+	hashed := balanced("hashed", 4, state.HashClient, five)
 	three := []netip.Prefix{prefix("192.0.2.0/24"), prefix("198.18.0.0/15"), prefix("203.0.113.7/32")}
 	for _, c := range []struct {
 		name      string
@@ -47,6 +60,14 @@ func BenchmarkFirstPacket(b *testing.B) {
 	}{
 		{"no service", nil, false},
 		{"plain", []*state.Service{service(0)}, false},
+		{"one endpoint", []*state.Service{measured(state.Random, one)}, false},
+		{"plain and weighted", []*state.Service{service(0), weighted}, false},
+		{"one endpoint and weighted", []*state.Service{measured(state.Random, one), weighted}, false},
+		{"one endpoint and refusing", []*state.Service{measured(state.Random, one), refusing}, false},
+		{"plain and hashed", []*state.Service{service(0), hashed}, false},
+		{"weights", []*state.Service{measured(state.Random, routeTo(0, 80, 15, 4, 3, 2))}, false},
+		{"hashed by client", []*state.Service{measured(state.HashClient, five)}, true},
+		{"hashed by connection", []*state.Service{measured(state.HashConnection, five)}, false},
 		{"plain and sticky", []*state.Service{service(0), sticky}, false},
 		{"restricted by 3 lengths", []*state.Service{service(0, three...)}, false},
 		{"sticky, new clients", []*state.Service{service(time.Hour)}, true},

@@ -5,14 +5,20 @@ package nftables
 import (
 	"encoding/binary"
 	"errors"
+	"maps"
 	"math"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
+	"github.com/switchyard-net/switchyard/internal/consistent"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
@@ -167,5 +173,104 @@ func TestRefuseByWeight(t *testing.T) {
 	counts, err := b.Counts([]state.FrontendKey{{Family: state.IPv4, Protocol: state.UDP, Addr: drawnFrom.Addr(), Port: drawnFrom.Port()}})
 	if err != nil || counts[0].Rejects != uint64(refused) {
 		t.Errorf("%d connections were refused, counted %+v, %v", refused, counts, err)
+	}
+}
+
+// TestHashOnNodes hashes 2,000 real connections of 1,000 clients on two nodes, by client and by connection. Both nodes make the same choice, for
+// all of a client's connections if they hash by client. When one of ten endpoints leaves, at most 3% of the others' clients move.
+func TestHashOnNodes(t *testing.T) {
+	t.Parallel()
+	const clients, connections = 1000, 2000
+	all := forward(endpointsOf(state.IPv4, 1, 10))
+	left := forward(slices.Delete(endpointsOf(state.IPv4, 1, 10), 4, 5))
+	gone, table := all.Endpoints[4].Addr, consistent.Table(&all)
+	for _, by := range []state.Balance{state.HashClient, state.HashConnection} {
+		var went [2]map[netip.AddrPort]netip.AddrPort
+		for node := range went {
+			ns := newDrawNode(t)
+			b := newBackend(t, ns, Options{})
+			if b.Features()&state.Balances == 0 {
+				closeBackend(b)
+				t.Skipf("this kernel does not have %s", nft.Hashing.Name)
+			}
+			service := func(r state.Route) *state.Service {
+				s := drawnService(r)
+				s.Ports[0].Balance = by
+				return s
+			}
+			// The second node has got there from another state.
+			if node == 1 {
+				apply(t, b, full(service(left)))
+			}
+			apply(t, b, full(service(all)))
+			went[node] = draw(t, ns, clients, 0, connections)
+			if by == state.HashClient {
+				apply(t, b, full(service(left)))
+				checkMoved(t, went[node], draw(t, ns, clients, connections, clients), gone)
+			}
+			closeBackend(b)
+		}
+		if len(went[0]) != connections || !maps.Equal(went[0], went[1]) {
+			t.Errorf("%v: two nodes make different choices", by)
+		}
+		for from, to := range went[0] {
+			var port uint16
+			if by == state.HashConnection {
+				port = from.Port()
+			}
+			if want := all.Endpoints[table[consistent.Slot(from.Addr(), port, len(table))]].Addr; to != want {
+				t.Fatalf("%v: %v goes to %v, and its slot is that of %v", by, from, to, want)
+			}
+			other := netip.AddrPortFrom(from.Addr(), 1024+1025-from.Port())
+			if by == state.HashClient && went[0][other] != to {
+				t.Errorf("client %v has endpoints %v and %v", from.Addr(), to, went[0][other])
+			}
+		}
+	}
+}
+
+// checkMoved checks that clients of endpoints that are still there have kept them, up to 3%.
+func checkMoved(t *testing.T, before, after map[netip.AddrPort]netip.AddrPort, gone netip.AddrPort) {
+	t.Helper()
+	moved, others := 0, 0
+	for from, to := range after {
+		was := before[netip.AddrPortFrom(from.Addr(), 1024)]
+		if to == gone {
+			t.Errorf("client %v goes to %v, which has left", from, to)
+		}
+		if was == gone {
+			continue
+		}
+		if others++; was != to {
+			moved++
+		}
+	}
+	if others < len(after)/2 || moved*100 > others*3 {
+		t.Errorf("%d of %d clients of other endpoints have moved", moved, others)
+	}
+}
+
+// TestProblemsOfWeights: services that have no room for their slots are reported, until they have.
+func TestProblemsOfWeights(t *testing.T) {
+	t.Parallel()
+	ns := netnstest.New(t)
+	b := newBackend(t, ns, Options{})
+	defer closeBackend(b)
+	service := func(weights ...uint16) *state.Service {
+		p := clusterIPPort(state.IPv4, state.TCP, 1, nil)
+		r := routeTo(0, weights...)
+		p.Internal = state.Traffic{Inside: r, Outside: r}
+		for i := range 1 + ruleset.MaxServiceSlots/128 {
+			p.Frontends = append(p.Frontends, state.Frontend{Kind: state.ClusterIP, Addr: p.Frontends[0].Addr, Port: uint16(100 + i)})
+		}
+		return serviceOf("large", p)
+	}
+	apply(t, b, full(service(1, 255)))
+	if problems := b.Problems(); len(problems) != 1 || !strings.Contains(problems[0].Error(), "1 services, the first is test/large") {
+		t.Errorf("a service too many slots: %v", problems)
+	}
+	apply(t, b, delta(service(1, 3)))
+	if problems := b.Problems(); len(problems) != 0 {
+		t.Errorf("it has room: %v", problems)
 	}
 }

@@ -18,6 +18,7 @@ type arrow struct {
 var arrows = []arrow{
 	{"state", nil},
 	{"internal/apportion", nil},
+	{"internal/consistent", []string{"internal/apportion", "state"}},
 	{"model", []string{"state"}},
 	{"internal/source/file", []string{"model", "internal/apirules", "internal/manifest", "kubeconv", "client/regularfile"}},
 	{"source/kube", []string{"model", "kubeconv", "client/regularfile", "internal/source/upstream"}},
@@ -40,7 +41,7 @@ var arrows = []arrow{
 	{"internal/kernel/namespace", nil},
 	{"backend/nftables", []string{"state", "backend", "kernel/conntrack", "internal/kernel/localnet", "internal/kernel/nft", "internal/kernel/ifaddr", "internal/kernel/nodelock"}},
 	// It is pure, and knows nothing of the dataplane that carries its plans out.
-	{"backend/nftables/internal/ruleset", []string{"state", "internal/kernel/nft"}},
+	{"backend/nftables/internal/ruleset", []string{"state", "internal/kernel/nft", "internal/apportion", "internal/consistent"}},
 
 	// The API: states over a wire, and back into states.
 	{"client/localnet/v1", nil},

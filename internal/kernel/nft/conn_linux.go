@@ -318,6 +318,13 @@ func (c *Conn) Has(f Feature) (bool, error) {
 		b.AddTableAs(none, Owned|Persistent)
 		b.DeleteChain(none, "no-such-chain")
 		has, lacks, err = unix.ENOENT, unix.EOPNOTSUPP, c.Commit(&b)
+	case Hashing:
+		// A hash of no size is out of range. The batch fails, so that there is no such table afterwards.
+		var b Batch
+		b.AddTableAs(none, 0)
+		b.AddChain(none, &Chain{Name: "no-such-chain"})
+		b.AddRule(none, "no-such-chain", []Expr{Meta(Reg0, MetaMark), Hash(Reg0, 4, Reg0, 0, 0)})
+		has, lacks, err = unix.ERANGE, unix.ENOENT, c.Commit(&b)
 	case ElementCounts:
 		// Kernels that know the attribute refuse it in requests; others do not look at it.
 		has, lacks = unix.EINVAL, unix.ENOENT

@@ -139,6 +139,15 @@ func Random(reg, mod, offset uint32) Expr {
 	}}
 }
 
+// Hash loads a hash of the n bytes that start in reg, from 0 up to mod, in host byte order: the kernel's jhash, scaled. It takes
+// [Hashing].
+func Hash(reg, n, dst, mod, seed uint32) Expr {
+	return Expr{"hash", []Attr{
+		attrReg(nftaHashSreg, reg), attrReg(nftaHashDreg, dst), attrU32(nftaHashLen, n), attrU32(nftaHashModulus, mod),
+		attrU32(nftaHashSeed, seed), attrU32(nftaHashType, nftHashJenkins),
+	}}
+}
+
 // DNAT translates the destination to the address and port in two registers.
 func DNAT(f Family, addr, port uint32) Expr {
 	return Expr{"nat", []Attr{

@@ -72,4 +72,6 @@ var (
 	PersistentTables = Feature{"persistent tables with an owner", "6.9"}
 	// ElementCounts: [Skeleton.Count] knows how many elements a set holds.
 	ElementCounts = Feature{"numbers of elements", "6.18"}
+	// Hashing: rules can have the expression [Hash]. It takes the module nft_hash.
+	Hashing = Feature{"hashes of packets (module nft_hash)", "4.9"}
 )

@@ -29,7 +29,7 @@ func TestFeatures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range []Feature{PersistentTables, ElementCounts} {
+	for _, f := range []Feature{PersistentTables, Hashing, ElementCounts} {
 		has, err := c.Has(f)
 		again, errAgain := c.Has(f)
 		if err != nil || errAgain != nil || has != again {
@@ -56,6 +56,9 @@ func TestFeaturesOfOtherKernels(t *testing.T) {
 		{PersistentTables, unix.EOPNOTSUPP, false, true},
 		{PersistentTables, unix.EPERM, false, false},
 		{PersistentTables, 0, false, false},
+		{Hashing, unix.ERANGE, true, true},
+		{Hashing, unix.ENOENT, false, true},
+		{Hashing, unix.EPERM, false, false},
 		{ElementCounts, unix.EINVAL, true, true},
 		{ElementCounts, unix.ENOENT, false, true},
 		{ElementCounts, unix.EPERM, false, false},

@@ -246,6 +246,18 @@ const (
 	nftNgRandom = 1
 )
 
+// The expression hash (enum nft_hash_attributes, enum nft_hash_types).
+const (
+	nftaHashSreg    = 1
+	nftaHashDreg    = 2
+	nftaHashLen     = 3
+	nftaHashModulus = 4
+	nftaHashSeed    = 5
+	nftaHashType    = 7
+
+	nftHashJenkins = 0
+)
+
 // The expressions nat and masq (enum nft_nat_attributes, enum nft_nat_types, enum nft_masq_attributes; linux/netfilter/nf_nat.h).
 const (
 	nftaNatType        = 1

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/switchyard-net/switchyard/internal/consistent"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -184,6 +185,10 @@ func atomicStates() map[string]*state.Service {
 	none, drop := eps(0, 0), state.Route{Verdict: state.Drop}
 	local := func(inside, outside state.Route) state.Traffic { return to(state.MasqueradeNode, inside, outside) }
 	const sticky = 10 * time.Second
+	hashed := func(by state.Balance, s *state.Service) *state.Service {
+		s.Ports[0].Balance = by
+		return s
+	}
 	return map[string]*state.Service{
 		"absent":              nil,
 		"no endpoints":        service(0, internal(0, 0), cluster(0, 0)),
@@ -211,6 +216,9 @@ func atomicStates() map[string]*state.Service {
 		"1-3 refusing":        service(0, internalTo(weightedRoute(5, 3, 1, 1)), clusterTo(weightedRoute(5, 3, 1, 1))),
 		"1 refusing most":     service(0, internalTo(weightedRoute(500, 1)), local(weightedRoute(500, 1), weightedRoute(5, 5, 3))),
 		"1-3 sticky refusing": service(sticky, internalTo(weightedRoute(5, 3, 1, 1)), clusterTo(weightedRoute(5, 3, 1, 1))),
+		"1-3 hashed":          hashed(state.HashClient, service(0, internal(1, 3), cluster(1, 3))),
+		"2-5 hashed by port":  hashed(state.HashConnection, service(0, internal(2, 4), local(eps(2, 4), eps(1, 2)))),
+		"1-3 hashed refusing": hashed(state.HashClient, service(0, internalTo(weightedRoute(5, 3, 1, 1)), clusterTo(weightedRoute(5, 3, 1, 1)))),
 		"1-3 sticky none":     service(sticky, to(state.MasqueradeUnlessPod, drop, drop), local(eps(1, 3), none)),
 	}
 }
@@ -309,6 +317,37 @@ func TestMovedClients(t *testing.T) {
 			if !has(route, second.endpoint) {
 				t.Errorf("first %v, and as a client of the other kind %v", first, second)
 			}
+		}
+	}
+}
+
+// TestHashedClients: a client, or a connection, gets the endpoint in the slot of its hash, whichever frontend it connects to, and connections in
+// the share that is refused are always the same.
+func TestHashedClients(t *testing.T) {
+	o := testSettings(state.IPv4)
+	for name, refuses := range map[string]bool{"1-3 hashed": false, "2-5 hashed by port": false, "1-3 hashed refusing": true} {
+		w := newWorld(o).changedTo(o, atomicStates()[name])
+		p := &w.service.Ports[0]
+		got := map[string]int{}
+		for i := range 200 {
+			c := connection{"hashed", netip.AddrFrom4([4]byte{10, 244, 7, byte(i)}), netip.MustParseAddrPort("10.96.0.1:80")}
+			r := &p.Internal.Inside
+			var port uint16
+			if p.Balance == state.HashConnection {
+				port = 40000 // of the interpreter
+			}
+			at := consistent.Table(r)[consistent.Slot(c.src, port, consistent.SizeFor(len(r.Endpoints)))]
+			want := outcome{verdict: "rejected"}
+			if at != consistent.Refused {
+				want = outcome{"to", r.Endpoints[at].Addr, false}
+			}
+			out := c.interpret(uint64(i), w, w, 0).run()
+			if got[out.verdict]++; out != want {
+				t.Errorf("%s: client %v: %v, want %v", name, c.src, out, want)
+			}
+		}
+		if refuses != (got["rejected"] > 0) || got["to"] == 0 {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }

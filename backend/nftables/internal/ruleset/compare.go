@@ -372,12 +372,10 @@ func (ks *kernelState) classOf(frontend elementKey, v view, r *state.Route) int 
 	if !r.Weighted() {
 		return 0
 	}
-	for k, in := range map[kind][]uint32{endpoints: classes, shares: shareClasses} {
-		for _, class := range in {
-			frontend.set = setID{space: frontend.set.space, view: v, kind: k, arg: class}
-			if _, ok := ks.elements[frontend]; ok {
-				return int(class)
-			}
+	for _, class := range shareClasses {
+		frontend.set = setID{space: frontend.set.space, view: v, kind: shares, arg: class}
+		if _, ok := ks.elements[frontend]; ok {
+			return int(class)
 		}
 	}
 	return 0

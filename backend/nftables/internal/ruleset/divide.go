@@ -25,7 +25,7 @@ const (
 	sharedAdditions              // shared elements of services, before the first service needs them
 	wholeServices
 	orphanedFrontends
-	orphanedNumbers // of lists and ports, when no frontend leads there
+	orphanedNumbers // of lists, tables and ports, when no frontend leads there
 	sharedDeletions // when no service needs them
 )
 
@@ -184,7 +184,7 @@ func (p *Plan) units() *division {
 	next := func(s stage) unit { single++; return unit{s, single} }
 	of := func(e *element, deletion bool) unit {
 		switch k := e.id(); {
-		case k.set.kind == allowed || k.set.kind == endpointNumbers:
+		case k.set.kind.isNumbered():
 			if i, ok := numbers[k.numberIn()]; ok {
 				return unit{wholeServices, i}
 			}

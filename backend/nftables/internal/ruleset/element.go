@@ -56,7 +56,15 @@ func frontendLen(f state.Family, s space) int {
 	return protoAndPort
 }
 
-// numberIn returns the number that the key of an element of a list or of endpoint-numbers begins with.
+// isNumbered reports whether the keys of such sets begin with the number of a list, a table or a port.
+func (k kind) isNumbered() bool { return k == allowed || k == endpointNumbers || k == hashSlots }
+
+// givesNumber reports whether the data of such sets are these numbers.
+func (k kind) givesNumber() bool {
+	return k == restricted || k == sticky || k == hashClients || k == hashConnections
+}
+
+// numberIn returns the number that the key of an element of such a set begins with.
 func (k *elementKey) numberIn() uint32 { return binary.NativeEndian.Uint32(k.key[:]) }
 
 // numberOf returns the number that is an element's data.

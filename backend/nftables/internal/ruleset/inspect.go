@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/switchyard-net/switchyard/internal/consistent"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -75,7 +76,32 @@ func (in *inspection) run(addr netip.Addr, isOutside bool, src netip.Addr) {
 		in.held.Verdict = state.Drop
 		return
 	}
+	if _, ok := in.has(setID{view: v, kind: hashed}); ok && in.hashed(v) {
+		return
+	}
 	in.slots(v, in.classOf(v))
+}
+
+// hashed takes the endpoints in the table that a view leads to, if it leads to one.
+func (in *inspection) hashed(v view) bool {
+	for _, k := range hashKinds {
+		for _, size := range consistent.Sizes {
+			data, ok := in.has(setID{view: v, kind: k, arg: uint32(size)})
+			if !ok {
+				continue
+			}
+			id := setID{kind: hashSlots}
+			var keys []byte
+			t := hashTable{family: in.family, number: numberOf(data)}
+			for i := range size {
+				e := t.element(i, state.Endpoint{})
+				keys = append(keys, e.key[:id.layout(in.family).key]...)
+			}
+			in.take(id, keys)
+			return true
+		}
+	}
+	return false
 }
 
 // classOf returns how many slots a connection is drawn from.
@@ -153,6 +179,11 @@ func (in *inspection) slots(v view, size uint32) {
 		k = k.slot(v.slotOffset() + i)
 		keys = append(keys, k.key[:id.layout(in.family).key]...)
 	}
+	in.take(id, keys)
+}
+
+// take takes the endpoints of slots.
+func (in *inspection) take(id setID, keys []byte) {
 	in.lookUp(id, keys, func(data []byte) {
 		var d [maxData]byte
 		copy(d[:], data)

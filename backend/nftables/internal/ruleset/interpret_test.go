@@ -3,10 +3,12 @@ package ruleset
 import (
 	"bytes"
 	"encoding/binary"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
 
+	"github.com/switchyard-net/switchyard/internal/consistent"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -21,24 +23,15 @@ func (c contents) put(set string, key, data []byte) {
 	c[set][string(key)] = string(data)
 }
 
-func (c contents) clone() contents {
-	n := contents{}
-	for set, elems := range c {
-		for k, d := range elems {
-			n.put(set, []byte(k), []byte(d))
-		}
-	}
-	return n
-}
-
 // carriedOut returns what the table holds after a plan.
 func (c contents) carriedOut(p *Plan) contents {
-	n := c.clone()
+	n := maps.Clone(c)
 	for _, s := range p.order {
 		l, name := s.set.layout(s.family), s.set.name()
 		if s.family != state.IPv4 {
 			continue
 		}
+		n[name] = maps.Clone(c[name])
 		for e := range s.all(&s.del) {
 			delete(n[name], string(e.key[:l.key]))
 		}
@@ -206,6 +199,8 @@ func (in *interpreter) expr(a attrs, name string) (code, chain string) {
 			v = in.src.Addr().AsSlice()
 		case [2]uint32{1, 16}:
 			v = in.dst.Addr().AsSlice()
+		case [2]uint32{2, 0}:
+			v = port(in.src.Port())
 		case [2]uint32{2, 2}:
 			v = port(in.dst.Port())
 		default:
@@ -254,6 +249,18 @@ func (in *interpreter) expr(a attrs, name string) (code, chain string) {
 	case "numgen":
 		n := a.u32(4) + in.rng.Uint32N(a.u32(2))
 		setReg(in.reg(a, 1), binary.NativeEndian.AppendUint32(nil, n))
+	case "hash":
+		// Of the key's length and the seed, only those are known that package consistent has.
+		key := in.reg(a, 1)[:a.u32(3)]
+		addr, _ := netip.AddrFromSlice(key[:4])
+		var port uint16
+		if len(key) == 8 {
+			port = binary.BigEndian.Uint16(key[4:])
+		}
+		if a.u32(5) != consistent.Seed {
+			panic("another seed")
+		}
+		setReg(in.reg(a, 2), binary.NativeEndian.AppendUint32(nil, uint32(consistent.Slot(addr, port, int(a.u32(4))))))
 	case "lookup":
 		data, ok := in.lookup(a.str(1), in.reg(a, 2))
 		if !ok {

@@ -98,8 +98,15 @@ const (
 	unserved     // F, of NodePorts over IPv6 alone: refused on ::1, because the relay there serves TCP only
 	localRejects // global: protocol. Counts packets to NodePorts on loopback addresses that were refused; empty unless NodePorts are served there
 
-	// A set of both spaces, in use only for routes that refuse a share of their connections.
+	// A set of both spaces, in use only for routes with weights.
 	shares // F: the view has arg slots, and connections that draw an empty one are rejected
+
+	// Sets of both spaces, and a global one, in use only for routes whose connections are hashed.
+	hashed          // F: the view has one of the next two
+	hashClients     // F : number of a table with arg slots, by the client's address
+	hashConnections // F : likewise, by the client's address and port
+	hashRefuses     // F: connections whose slot is empty are rejected
+	hashSlots       // global: number of a table . index : endpoint
 )
 
 // countKinds are the kinds of sets whose elements count.
@@ -118,7 +125,7 @@ var kindNames = map[kind]string{
 	endpointNumbers: "endpoint-numbers", affinity: "affinity", restricted: "restricted", split: "split", masquerade: "masquerade",
 	endpoints: "endpoints", slots: "slots", reject: "reject", drop: "drop", sticky: "sticky", stickyFor: "sticky",
 	counts: "counts", rejectCounts: "reject-counts", dropCounts: "drop-counts", unserved: "localhost-unserved", localRejects: "localhost-rejects",
-	shares: "shares",
+	shares: "shares", hashed: "hashed", hashClients: "hash", hashConnections: "hash-ports", hashRefuses: "hash-refuses", hashSlots: "hash-slots",
 }
 
 var masqueradeNames = [...]string{
@@ -133,7 +140,7 @@ func (id setID) name() string {
 	switch id.kind {
 	case masquerade:
 		name += "-" + masqueradeNames[id.arg]
-	case endpoints, shares, stickyFor, allowed:
+	case endpoints, shares, stickyFor, allowed, hashClients, hashConnections:
 		name += "-" + strconv.Itoa(int(id.arg))
 	}
 	return name
@@ -178,7 +185,10 @@ func (id setID) set(f state.Family) nft.Set {
 	case slots:
 		s.Key = append(key, nft.TypeMark)
 		s.Data = []nft.Type{addr, nft.TypePort}
-	case restricted, sticky:
+	case hashSlots:
+		s.Key = []nft.Type{nft.TypeMark, nft.TypeMark}
+		s.Data = []nft.Type{addr, nft.TypePort}
+	case restricted, sticky, hashClients, hashConnections:
 		s.Data = []nft.Type{nft.TypeMark}
 	case counts, rejectCounts, dropCounts:
 		s.Counted = true
@@ -203,8 +213,8 @@ var classes = func() []uint32 {
 	return c
 }()
 
-// shareClasses are the classes of routes that refuse a share of their connections. There are few, because each costs other connections a lookup.
-// The largest ones are for routes to many endpoints.
+// shareClasses are the classes of routes with weights. There are few, because each costs other connections a lookup. The largest ones are for
+// routes to many endpoints.
 var shareClasses = []uint32{64, 256, 1024, 4096, maxEndpoints}
 
 const (
@@ -232,8 +242,10 @@ type shape struct {
 	counted bool
 	// class is the largest class in use, by space and view; 0 if none is.
 	class [numSpaces][numViews]uint32
-	// share is the largest class in use of routes that refuse a share, likewise.
+	// share is the largest class in use of routes with weights, likewise.
 	share [numSpaces][numViews]uint32
+	// hash has which rules of hashing are in use, likewise.
+	hash [numSpaces][numViews]hashRules
 	// lengths are the prefix lengths of allowed clients in use, by family.
 	lengths [2]lengths
 	// timeouts are the affinity timeouts in use, in seconds, sorted.
@@ -259,7 +271,7 @@ func (s shape) clone() shape {
 }
 
 func (s *shape) equal(o *shape) bool {
-	return s.counted == o.counted && s.class == o.class && s.share == o.share && s.lengths == o.lengths && s.loopback == o.loopback && slices.Equal(s.timeouts, o.timeouts)
+	return s.counted == o.counted && s.class == o.class && s.share == o.share && s.hash == o.hash && s.lengths == o.lengths && s.loopback == o.loopback && slices.Equal(s.timeouts, o.timeouts)
 }
 
 // needs makes sure that the shape has room for a set of a family.
@@ -271,6 +283,8 @@ func (s *shape) needs(f state.Family, id setID) {
 	case shares:
 		c := &s.share[id.space][id.view]
 		*c = max(*c, id.arg)
+	case hashClients, hashConnections, hashRefuses:
+		s.hash[id.space][id.view] |= hashRule(id)
 	case allowed:
 		s.of(f)[id.arg] = true
 	case stickyFor:
@@ -318,6 +332,7 @@ func (s *shape) merge(o shape) {
 		for v := range s.class[sp] {
 			s.class[sp][v] = max(s.class[sp][v], o.class[sp][v])
 			s.share[sp][v] = max(s.share[sp][v], o.share[sp][v])
+			s.hash[sp][v] |= o.hash[sp][v]
 		}
 	}
 	for f := range s.lengths {
@@ -346,6 +361,11 @@ func shapeOf(f state.Family, names []string) shape {
 				for k, in := range map[kind][]uint32{endpoints: classes, shares: shareClasses} {
 					if n, ok := suffixNumber(name, sp.prefix()+v.infix()+kindNames[k]+"-"); ok && slices.Contains(in, n) {
 						s.needs(f, setID{space: sp, view: v, kind: k, arg: n})
+					}
+				}
+				for _, id := range allHashRules.sets(sp, v) {
+					if name == id.name() {
+						s.needs(f, id)
 					}
 				}
 			}
@@ -398,6 +418,9 @@ func (s *Settings) sets(f state.Family, sh *shape) []nft.Set {
 func setIDs(f state.Family, sh *shape) []setID {
 	ids := []setID{{kind: clusterIPs}, {kind: externalIPs}, {kind: nodePortIPs}, {kind: hairpin}, {kind: endpointNumbers},
 		{kind: affinity}, {kind: localRejects}, {space: service, kind: restricted}}
+	if sh.hashes() {
+		ids = append(ids, setID{kind: hashSlots})
+	}
 	if f == state.IPv6 {
 		ids = append(ids, setID{space: nodePort, kind: unserved})
 	}
@@ -430,6 +453,9 @@ func setIDs(f state.Family, sh *shape) []setID {
 				if k <= sh.share[s][v] {
 					ids = append(ids, setID{space: s, view: v, kind: shares, arg: k})
 				}
+			}
+			if rules := sh.hash[s][v]; rules != 0 {
+				ids = append(append(ids, setID{space: s, view: v, kind: hashed}), rules.sets(s, v)...)
 			}
 		}
 	}

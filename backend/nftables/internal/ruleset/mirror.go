@@ -15,7 +15,7 @@ type Mirror struct {
 	refs map[sharedKey]int32
 	// numbers are the numbers of lists and ports, of the state's services and of preserved elements.
 	numbers map[uint32]struct{}
-	// slots are how many slots are taken by weights, and lacking the services that have no room for theirs. retried is the index of the one that
+	// slots are how many slots are taken by weights and hashes, and lacking the services that have no room for theirs. retried is the index of the one that
 	// was tried again last.
 	slots   slotUse
 	lacking []state.ServiceName
@@ -81,9 +81,9 @@ type applied struct {
 	numbers map[owner]uint32
 	// above are the frontends that are counted in addition to the frontends of the record.
 	above []frontendAbove
-	// slots are how many slots its weights take.
+	// slots are how many slots its weights and hashes take.
 	slots int
-	// asked is the record of the state if it has weights for which there is no room, and record is without them. lacks is how many slots it wants.
+	// asked is the record of the state if it has weights or hashes for which there is no room, and record is without them. lacks is how many slots it wants.
 	asked *state.Service
 	lacks int
 }

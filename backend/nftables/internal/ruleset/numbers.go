@@ -12,14 +12,14 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// owner is what has a number within a service: a list of allowed clients, or a port with affinity. A number fits into a packet's
+// owner is what has a number within a service: a list of allowed clients, a port with affinity, or a table of slots. A number fits into a packet's
 // mark. It follows from the names, so that it is the same after a restart without being read back. Where two owners would have the
 // same number, the one that comes later gets another: a shared number would merge two firewalls.
 type owner struct {
-	kind   kind // restricted or sticky
+	kind   kind // restricted, sticky or hashSlots
 	family state.Family
 	// list counts the service's different lists of the family, in the order of the first frontends that have them. So a list that
-	// changes keeps its number.
+	// changes keeps its number. Of a table, it is the views that it is for.
 	list int
 	// port and protocol name a port.
 	port     string
@@ -45,6 +45,11 @@ func owners(s *state.Service) iter.Seq[owner] {
 			p := &s.Ports[i]
 			if p.Affinity > 0 && !yield(portOwner(p)) {
 				return
+			}
+			for _, o := range hashTables(p) {
+				if !yield(o) {
+					return
+				}
 			}
 			for j := range p.Frontends {
 				if f := &p.Frontends[j]; f.Restricted {

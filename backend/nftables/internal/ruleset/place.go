@@ -67,6 +67,14 @@ func fillFirst(placed []state.Endpoint) {
 // slotsFor returns how many slots a view has for endpoints of a weight sum.
 func slotsFor(total int) int { return max(int(classOf(total)), min(total, 1)) }
 
+// placeFor places the endpoints of a port's route. A route that is hashed has only slot 0.
+func placeFor(p *state.Port, old []state.Endpoint, r *state.Route) []state.Endpoint {
+	if isHashed(p, r) {
+		return placeNet(old, r)
+	}
+	return placeRoute(old, r)
+}
+
 // placeRoute places the endpoints of a route, evenly or by their weights. If that is the order in which they stand there, the route's own
 // memory is returned. A placement has no weights: an endpoint stays in its slots when its weight changes.
 func placeRoute(old []state.Endpoint, r *state.Route) []state.Endpoint {
@@ -108,7 +116,7 @@ func placeService(previous applied, s *state.Service) []placement {
 		old := previous.place(p, i)
 		for j, r := range routes(p) {
 			if r != nil {
-				places[i][j] = placeRoute(old[j], r)
+				places[i][j] = placeFor(p, old[j], r)
 			}
 		}
 	}
@@ -143,7 +151,9 @@ func (a *applied) follow(s *state.Service) []placement {
 		p := &s.Ports[i]
 		var old placement
 		var were [numRoutes]*state.Route
+		wasHashed := false
 		if at := a.find(p, i); at >= 0 {
+			wasHashed = hashKind(&a.record.Ports[at]) != 0
 			old, were = a.places[at], routes(&a.record.Ports[at])
 		}
 		for j, r := range routes(p) {
@@ -151,11 +161,11 @@ func (a *applied) follow(s *state.Service) []placement {
 				continue
 			}
 			placed, ok := []state.Endpoint(nil), false
-			if were[j] != nil && !were[j].Weighted() && !r.Weighted() {
+			if were[j] != nil && !were[j].Weighted() && !r.Weighted() && !wasHashed && !isHashed(p, r) {
 				placed, ok = replaceFew(old[j], were[j].Endpoints, r.Endpoints)
 			}
 			if !ok {
-				placed = placeRoute(old[j], r)
+				placed = placeFor(p, old[j], r)
 			}
 			places[i][j] = placed
 		}

@@ -192,6 +192,7 @@ func (p *Plan) replace(name state.ServiceName, s *state.Service) {
 	p.services[name] = next
 	p.diff()
 	p.diffLists()
+	p.diffTables()
 	for _, k := range p.old.shared {
 		p.refs[k]--
 	}

@@ -22,7 +22,7 @@ type portDiff struct {
 
 // diffPorts returns nil if the two versions have to be rendered as a whole.
 func diffPorts(a, b *state.Port, as, bs *placement) *portDiff {
-	if a.Affinity != b.Affinity {
+	if a.Affinity != b.Affinity || hashKind(a) != 0 || hashKind(b) != 0 { // frontends that hash have few elements
 		return nil
 	}
 	d := &portDiff{ports: [2]*state.Port{a, b}}
@@ -43,7 +43,7 @@ func diffPorts(a, b *state.Port, as, bs *placement) *portDiff {
 			d.endpoints[side][i] = append(d.endpoints[side][i], e)
 		}
 		d.slots[i] = diffSlots(as[i], bs[i])
-		if len(d.slots[i]) > 0 || was.Verdict != is.Verdict || len(was.Endpoints) != len(is.Endpoints) {
+		if len(d.slots[i]) > 0 || was.Verdict != is.Verdict || classKind(&was) != classKind(&is) || len(was.Endpoints) != len(is.Endpoints) {
 			d.changed[i/internalRoutes] = true
 		}
 	}
@@ -171,7 +171,7 @@ func sameShape(a, b *state.Port) bool {
 	if a == b {
 		return true
 	}
-	if n := len(a.Frontends); n != len(b.Frontends) || n > 0 && &a.Frontends[0] != &b.Frontends[0] || a.Affinity != b.Affinity {
+	if n := len(a.Frontends); n != len(b.Frontends) || n > 0 && &a.Frontends[0] != &b.Frontends[0] || a.Affinity != b.Affinity || a.Balance != b.Balance {
 		return false
 	}
 	same := func(s, t *state.Traffic) bool {

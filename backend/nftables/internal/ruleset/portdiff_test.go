@@ -92,6 +92,9 @@ func anyPort(rng *rand.Rand, was *state.Port, name string, number, i int) state.
 			t.Outside, t.Masquerade = pick(t.Outside), state.MasqueradeNode
 		}
 	}
+	if rng.IntN(16) == 0 {
+		p.Balance = state.Balance(rng.IntN(3))
+	}
 	if rng.IntN(8) == 0 {
 		p.Affinity = time.Duration(rng.IntN(2)) * time.Hour
 	}

@@ -110,7 +110,7 @@ func (p *Plan) preserveNumbers(ks *kernelState, want Desired) *keptFrontends {
 		addFrontends(kept.theirs, s)
 	}
 	for k, data := range ks.elements {
-		if (k.set.kind == restricted || k.set.kind == sticky) && kept.has(k) {
+		if k.set.kind.givesNumber() && kept.has(k) {
 			kept.numbers[numberOf(data)] = true
 			p.m.numbers[numberOf(data)] = struct{}{}
 		}
@@ -121,7 +121,7 @@ func (p *Plan) preserveNumbers(ks *kernelState, want Desired) *keptFrontends {
 // has reports whether an element stays, which nothing in the state needs.
 func (f *keptFrontends) has(k elementKey) bool {
 	switch {
-	case k.set.kind == allowed || k.set.kind == endpointNumbers:
+	case k.set.kind.isNumbered():
 		return f.numbers[k.numberIn()]
 	case k.set.space == global:
 		return f.all
@@ -155,7 +155,7 @@ func (p *Plan) preserve(ks *kernelState, want Desired, frontends *keptFrontends)
 	// The kept elements need some elements that services share.
 	used := map[sharedKey]bool{}
 	for i := range p.kept {
-		if e := &p.kept[i]; e.set.kind == slots {
+		if e := &p.kept[i]; e.set.kind == slots || e.set.kind == hashSlots {
 			used[newSharedKey(hairpin, decodeEndpoint(e.family, e.data).Addr())] = true
 		}
 	}

@@ -61,10 +61,12 @@ type renderer struct {
 	settings *Settings
 	// shape decides which timeouts there are.
 	shape *shape
-	// own receives elements that belong to one service alone, except the elements of lists.
+	// own receives elements that belong to one service alone, except the elements of lists and tables.
 	own []element
 	// lists receives the service's lists of allowed clients, which may be long and are compared in their own way.
 	lists []allowedList
+	// tables receives the service's tables of slots, likewise.
+	tables []hashTable
 	// shared receives elements that services may have in common.
 	shared []sharedKey
 }
@@ -86,7 +88,9 @@ func (l *allowedList) element(src netip.Prefix) element {
 	return e
 }
 
-func (r *renderer) reset() { r.own, r.lists, r.shared = r.own[:0], r.lists[:0], r.shared[:0] }
+func (r *renderer) reset() {
+	r.own, r.lists, r.tables, r.shared = r.own[:0], r.lists[:0], r.tables[:0], r.shared[:0]
+}
 
 // service appends the elements of a record.
 func (r *renderer) service(a *applied) {
@@ -106,7 +110,7 @@ func (r *renderer) above(a *applied) {
 	}
 }
 
-// whole is service with the elements of lists among the others.
+// whole is service with the elements of lists and tables among the others.
 func (r *renderer) whole(a *applied) {
 	r.service(a)
 	for i := range r.lists {
@@ -114,11 +118,18 @@ func (r *renderer) whole(a *applied) {
 			r.own = append(r.own, r.lists[i].element(src))
 		}
 	}
+	for i := range r.tables {
+		for at, ep := range r.tables[i].slots() {
+			if ep.Addr.IsValid() {
+				r.own = append(r.own, r.tables[i].element(at, ep))
+			}
+		}
+	}
 }
 
 // port appends the elements of a port: those that may differ, if the difference from another one is given, else all.
 func (r *renderer) port(a *applied, p *state.Port, place *placement, lists *sourceLists, d *portDiff) {
-	affinity := r.affinity(a, p, d)
+	affinity, tableNumbers := r.affinity(a, p, d), r.hashTables(a, p)
 	for i := range p.Frontends {
 		f := &p.Frontends[i]
 		isKept := d != nil && d.isKept(p, f)
@@ -126,7 +137,7 @@ func (r *renderer) port(a *applied, p *state.Port, place *placement, lists *sour
 			continue
 		}
 		b := r.begin(p, f)
-		b.affinity = affinity
+		b.affinity, b.tableNumbers = affinity, tableNumbers
 		if isKept {
 			b.only = d
 		}
@@ -270,7 +281,9 @@ type frontendRenderer struct {
 	keyLen   int
 	space    space
 	affinity *portAffinity // nil if there is none
-	only     *portDiff     // nil unless the other port also has the frontend
+	// tableNumbers are the numbers of the tables of the port's routes that are hashed.
+	tableNumbers [numRoutes]uint32
+	only         *portDiff // nil unless the other port also has the frontend
 }
 
 func (b *frontendRenderer) element(v view, k kind, arg uint32) *element {
@@ -294,12 +307,19 @@ func (b *frontendRenderer) frontend(p *state.Port, t *state.Traffic, places [][]
 		return
 	}
 	b.masquerade(t.Masquerade)
+	at := internalInside
+	if t == &p.External {
+		at = externalInside
+	}
 	if isSplit(t) {
 		b.add(common, split, 0)
 		b.route(inside, &t.Inside, places[0])
+		b.hash(inside, p, at, &t.Inside)
 		b.route(outside, &t.Outside, places[1])
+		b.hash(outside, p, at+1, &t.Outside)
 	} else {
 		b.route(common, &t.Inside, places[0])
+		b.hash(common, p, at, &t.Inside)
 	}
 	if b.settings.Counters {
 		b.count()

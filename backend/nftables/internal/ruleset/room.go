@@ -4,22 +4,25 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/switchyard-net/switchyard/internal/consistent"
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Weights take more slots than endpoints without weights do. The slots of all weighted routes of a node have a bound, so that nobody can fill
-// the kernel's memory with them. A namespace may have half of them, and a service an eighth. A service that finds no room shares its connections
-// evenly until there is room. So the services that come last do without.
+// Weights and hashes take more slots than endpoints without them do. These slots of a node have a bound, so that nobody can fill the kernel's
+// memory with them. A namespace may have half of them, and a service an eighth. A service that finds no room shares its connections evenly, at
+// random, until there is room. So the services that come last do without.
+//
+// These are the bounds of a node, a namespace and a service.
 const (
-	maxSlots          = 1 << 20
-	maxNamespaceSlots = maxSlots / 2
-	maxServiceSlots   = maxSlots / 8
+	MaxSlots          = 1 << 20
+	MaxNamespaceSlots = MaxSlots / 2
+	MaxServiceSlots   = MaxSlots / 8
 )
 
 // roomFeatures are the parts of records that take such slots.
-const roomFeatures = state.Weights
+const roomFeatures = state.Weights | state.Balances
 
-// slotUse is how many of these slots are in use. Those of all namespaces are under the empty name, which no namespace has.
+// slotUse is how many of these slots are in use. The total is under the empty name, which no namespace has.
 type slotUse map[string]int
 
 func (u slotUse) add(namespace string, n int) {
@@ -33,10 +36,10 @@ func (u slotUse) add(namespace string, n int) {
 // hasRoom reports whether a service of a namespace may take n slots.
 func (p *Plan) hasRoom(namespace string, n int) bool {
 	used := func(name string) int { return p.m.slots[name] + p.slots[name] }
-	return n <= maxServiceSlots && used(namespace)+n <= maxNamespaceSlots && used("")+n <= maxSlots
+	return n <= MaxServiceSlots && used(namespace)+n <= MaxNamespaceSlots && used("")+n <= MaxSlots
 }
 
-// lay lays out a service with its numbers: by its weights if there is room for their slots, and else evenly. place is placeService, or follow,
+// lay lays out a service with its numbers: by its weights and hashes if there is room for their slots, and else evenly. place is placeService, or follow,
 // with the previous record.
 func (p *Plan) lay(s *state.Service, previous *applied, held map[owner]uint32, place func(*state.Service) []placement) applied {
 	namespace := s.Name.Namespace
@@ -79,13 +82,16 @@ func (p *Plan) reserved(name state.ServiceName, previous *applied) int {
 	return previous.slots
 }
 
-// slotsOf returns how many slots the weights of a record take, over all frontends.
+// slotsOf returns how many slots the weights and hashes of a record take, over all frontends.
 func slotsOf(s *state.Service, places []placement) (n int) {
 	for i := range s.Ports {
 		p := &s.Ports[i]
+		for r := range hashTables(p) {
+			n += consistent.SizeFor(len(r.Endpoints))
+		}
 		var each [2]int // of the slots of a frontend, by its traffic
 		for j, r := range routes(p) {
-			if r != nil && r.Weighted() && !isEven(r) {
+			if r != nil && r.Weighted() && !isEven(r) && !isHashed(p, r) {
 				each[j/int(internalRoutes)] += len(places[i][j])
 			}
 		}
@@ -102,7 +108,7 @@ func slotsOf(s *state.Service, places []placement) (n int) {
 // retries is how many services that lack room are looked at in one change.
 const retries = 64
 
-// retry plans the weights of services for which there is room by now. It looks at some of them only, and begins where the last plan ended.
+// retry plans the weights and hashes of services for which there is room by now. It looks at some of them only, and begins where the last plan ended.
 func (p *Plan) retry() {
 	names := p.m.lacking
 	for range min(retries, len(names)) {
@@ -143,6 +149,6 @@ func (p *Plan) commitSlots() {
 	p.m.lacking = append(lacking, slices.SortedFunc(maps.Keys(changes), state.ServiceName.Compare)...)
 }
 
-// Lacking returns the services whose weights have no room, in the order in which they came. It is not to be changed, and is another list after
+// Lacking returns the services whose weights and hashes have no room, in the order in which they came. It is not to be changed, and is another list after
 // a change.
 func (m *Mirror) Lacking() []state.ServiceName { return m.lacking }

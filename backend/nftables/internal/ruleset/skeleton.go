@@ -396,6 +396,8 @@ func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
 		// nft: meta mark set … map @…-sticky meta mark set meta mark jump …recall
 		rules = append(rules, join(sk.hasNumber(s, sticky, fields...), one(nft.Jump(chain.Name))))
 	}
+	hashRules, hashChains := sk.hashing(s, v)
+	rules, chains = append(rules, hashRules...), append(chains, hashChains...)
 	for _, k := range classes {
 		if k > sk.shape.class[s][v] {
 			break
@@ -419,15 +421,15 @@ func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
 		if k > sk.shape.share[s][v] {
 			break
 		}
-		refusing := sk.in(setID{space: s, view: v, kind: shares, arg: k})
-		// An empty slot is a connection that is refused, unless a commit has come in between: then slot 0 has what is right after it.
+		weighted := sk.in(setID{space: s, view: v, kind: shares, arg: k})
+		// All slots are filled, except for the slots of a share that is refused. If a commit has come in between, slot 0 has what is right after it.
 		//
 		//	nft: dnat ip to … . numgen random mod 64 … @…-slots
 		//	nft: … @…shares-64 goto …count-reject
-		chain := nft.Chain{Name: fmt.Sprintf("%s%sshare-%d", s.prefix(), v.infix(), k), Rules: []rule{sk.pick(s, v, k), join(refusing, sk.rejects(s))}}
+		chain := nft.Chain{Name: fmt.Sprintf("%s%sshare-%d", s.prefix(), v.infix(), k), Rules: []rule{sk.pick(s, v, k), join(weighted, sk.rejects(s))}}
 		chains = append(chains, chain)
 		// nft: … @…shares-64 jump …share-64
-		rules = append(rules, join(refusing, one(nft.Jump(chain.Name))))
+		rules = append(rules, join(weighted, one(nft.Jump(chain.Name))))
 	}
 	// Slot 0 is filled for every frontend that has endpoints. It serves frontends with one endpoint, and packets that found no slot above,
 	// perhaps because a commit came in between. The rules look at the slot again in case the frontend has just got its first endpoint. They

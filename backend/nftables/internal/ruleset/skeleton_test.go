@@ -43,6 +43,7 @@ func everyFeature() *shape {
 		for v := range view(numViews) {
 			s.needs(state.IPv4, setID{space: sp, view: v, kind: endpoints, arg: exactClass * 3 / 2})
 			s.needs(state.IPv4, setID{space: sp, view: v, kind: shares, arg: shareClasses[0]})
+			s.hash[sp][v] = allHashRules
 		}
 	}
 	return s
@@ -133,7 +134,7 @@ func nftCommand(t *testing.T, ns *netns.NS, args ...string) (out string) {
 	return out
 }
 
-// TestRulesShowTheirSyntax compares the comments in skeleton.go, relay.go and resets.go that begin with "nft:" with the rules of family ip in the
+// TestRulesShowTheirSyntax compares the comments in skeleton.go, relay.go, hash.go and resets.go that begin with "nft:" with the rules of family ip in the
 // golden files: each shows a rule that is there, and each rule is shown by one.
 func TestRulesShowTheirSyntax(t *testing.T) {
 	for _, c := range []struct {
@@ -141,7 +142,7 @@ func TestRulesShowTheirSyntax(t *testing.T) {
 		golden, table   string
 		rules, comments int // at least
 	}{
-		{[]string{"skeleton.go", "relay.go"}, goldenSkeleton, TableName, 100, 40},
+		{[]string{"skeleton.go", "relay.go", "hash.go"}, goldenSkeleton, TableName, 100, 40},
 		{[]string{"resets.go"}, goldenResets, ResetsName, 1, 3},
 	} {
 		checkSyntax(t, c.code, c.golden, c.table, c.rules, c.comments)

@@ -18,11 +18,10 @@ func placeWeighted(old []state.Endpoint, r *state.Route) []state.Endpoint {
 	if isEven(r) {
 		return place(old, targets)
 	}
-	in := weightedClasses
 	if r.Refused > 0 {
-		in, weights = refusingClasses, append(weights, r.Refused)
+		weights = append(weights, r.Refused)
 	}
-	size := weightedClass(weights, in, len(old))
+	size := weightedClass(weights, len(old))
 	slots := apportion.Slots(weights, size)
 	for i := range targets {
 		targets[i].weight = slots[i]
@@ -32,10 +31,10 @@ func placeWeighted(old []state.Endpoint, r *state.Route) []state.Endpoint {
 
 // classKind is the kind of the set that has the number of slots of a route.
 func classKind(r *state.Route) kind {
-	if r.Refused > 0 {
-		return shares
+	if isEven(r) {
+		return endpoints
 	}
-	return endpoints
+	return shares
 }
 
 // isEven reports whether the endpoints of a route share all connections evenly.
@@ -48,22 +47,19 @@ func withoutWeight(e state.Endpoint) state.Endpoint {
 	return e
 }
 
-// weightedClasses and refusingClasses are classes as package apportion takes them.
-var weightedClasses, refusingClasses = ints(classes), ints(shareClasses)
-
-func ints(of []uint32) (list []int) {
-	for _, n := range of {
+// weightedClasses are the classes of weighted routes as package apportion takes them.
+var weightedClasses = func() (list []int) {
+	for _, n := range shareClasses {
 		list = append(list, int(n))
 	}
 	return list
-}
+}()
 
-// weightedClass returns how many slots weights get. A class that there was stays while it is accurate, but not if a quarter of the slots would
-// do.
-func weightedClass(weights []uint32, classes []int, was int) int {
-	fresh := apportion.Class(weights, classes, 0)
-	if _, is := slices.BinarySearch(classes, was); !is || was >= 4*fresh {
+// weightedClass returns how many slots weights get. A class that there was stays while it is accurate, unless far fewer slots would do.
+func weightedClass(weights []uint32, was int) int {
+	fresh := apportion.Class(weights, weightedClasses, 0)
+	if _, is := slices.BinarySearch(weightedClasses, was); !is || was > 4*fresh {
 		return fresh
 	}
-	return apportion.Class(weights, classes, was)
+	return apportion.Class(weights, weightedClasses, was)
 }

@@ -2,6 +2,7 @@ package ruleset
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"net/netip"
@@ -57,10 +58,10 @@ func TestWeightedSlots(t *testing.T) {
 		{[]uint16{7}, []int{1}},
 		{[]uint16{9, 9}, []int{1, 1}},
 		{slices.Repeat([]uint16{9}, 20), slices.Repeat([]int{1}, 20)}, // in 24 slots, as without weights
-		{[]uint16{300, 100}, []int{3, 1}},
-		{[]uint16{95, 5}, []int{23, 1}},
+		{[]uint16{300, 100}, []int{48, 16}},
+		{[]uint16{95, 5}, []int{61, 3}},
 		{[]uint16{80, 15, 5}, []int{51, 10, 3}},
-		{[]uint16{65535, 1}, []int{127, 1}},
+		{[]uint16{65535, 1}, []int{255, 1}},
 	} {
 		r := weightedRoute(0, c.weights...)
 		counts, _ := slotCounts(placeRoute(nil, &r))
@@ -164,8 +165,8 @@ func checkWeighted(r *state.Route, old, placed []state.Endpoint) error {
 	case len(placed) > mostWeighted:
 		return fmt.Errorf("%d slots", len(placed))
 	}
-	if r.Refused > 0 && !slices.Contains(shareClasses, uint32(len(placed))) {
-		return fmt.Errorf("%d slots, and some connections are to be refused", len(placed))
+	if !even && !slices.Contains(shareClasses, uint32(len(placed))) {
+		return fmt.Errorf("%d slots for weights", len(placed))
 	}
 	if off := misplaced(r, placed); !even && len(placed) < mostWeighted && off > 0.02 {
 		return fmt.Errorf("%.1f%% of connections are misplaced in %d slots", 100*off, len(placed))
@@ -214,7 +215,7 @@ func weightedService(namespace, name string, frontends int) *state.Service {
 func TestRoomForWeights(t *testing.T) {
 	r := weightedRoute(0, 1, 255)
 	each := len(placeRoute(nil, &r))
-	most := maxServiceSlots / each
+	most := MaxServiceSlots / each
 	m := NewMirror()
 	change := func(changed []*state.Service, removed ...state.ServiceName) {
 		t.Helper()
@@ -271,5 +272,24 @@ func TestRoomForWeights(t *testing.T) {
 	check("the last ones leave", 0)
 	if len(m.slots) != 0 {
 		t.Errorf("slots of nobody are left: %v", m.slots)
+	}
+}
+
+// TestWeightsInFullClass: as many endpoints as a class has slots get weights. No slot changes then, but the class is another.
+func TestWeightsInFullClass(t *testing.T) {
+	service := func(weights ...uint16) *state.Service {
+		p := recordPort(1, nil)
+		r := weightedRoute(0, weights...)
+		p.Internal = state.Traffic{Inside: r, Outside: r}
+		return &state.Service{Name: state.ServiceName{Namespace: "default", Name: "full"}, Ports: []state.Port{p}}
+	}
+	m := elementsOnly(NewMirror(), testSettings(), delta(service(make([]uint16, 1024)...)), nil).Commit()
+	p := elementsOnly(m, testSettings(), delta(service(append(slices.Repeat([]uint16{1}, 1023), 2)...)), nil)
+	changes := map[string][2]int{}
+	for _, s := range p.order {
+		changes[s.set.name()] = [2]int{s.del.n, s.add.n}
+	}
+	if want := map[string][2]int{"service-endpoints-1024": {1, 0}, "service-shares-1024": {0, 1}}; !maps.Equal(changes, want) {
+		t.Errorf("changes %v, want %v", changes, want)
 	}
 }

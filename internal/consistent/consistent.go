@@ -1,0 +1,156 @@
+// Package consistent gives connections endpoints by a hash. Each node makes the same choice, and nearly all connections keep theirs when an
+// endpoint comes or goes.
+//
+// A connection's hash is a slot of a table. Each endpoint asks for slots in an order of its own, and for as many as its weight is worth. In
+// each round, every endpoint asks for one more slot, and gets it if the slot is free. In the tables of Maglev (NSDI 2016), an endpoint gets its
+// next free slot in each round instead. Then twice as many of the others' slots change when an endpoint goes.
+package consistent
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"math/bits"
+	"net/netip"
+
+	"github.com/switchyard-net/switchyard/internal/apportion"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Sizes are how many slots tables have. They are primes, so that the steps of an endpoint lead to every slot.
+var Sizes = [...]int{251, 1021, 4093}
+
+// Most is how many endpoints a table can have, one less if a share is refused.
+const Most = 4093
+
+// SizeFor returns how many slots the table of so many endpoints has.
+func SizeFor(endpoints int) int {
+	switch {
+	case endpoints <= 3:
+		return Sizes[0]
+	case endpoints <= 10:
+		return Sizes[1]
+	}
+	return Sizes[2]
+}
+
+// Refused is in the slots of a table whose connections are refused.
+const Refused = -1
+
+// Table returns for each slot the index of an endpoint of the route, or [Refused]. It follows from the addresses, ports and weights alone, so that
+// it is the same on each node. The route has at most [Most] endpoints.
+func Table(r *state.Route) []int {
+	n := len(r.Endpoints)
+	weights, walks := make([]uint32, n, n+1), make([]walk, n, n+1)
+	m := SizeFor(n)
+	for i, e := range r.Endpoints {
+		weights[i] = uint32(max(1, e.Weight))
+		addr := e.Addr.Addr().As16()
+		walks[i] = walkOf(binary.BigEndian.AppendUint16(addr[:], e.Addr.Port()), m)
+	}
+	if r.Refused > 0 {
+		weights, walks = append(weights, r.Refused), append(walks, walkOf([]byte("refused"), m))
+	}
+	const empty = -2
+	table := make([]int, m)
+	for i := range table {
+		table[i] = empty
+	}
+	left := apportion.Slots(weights, m)
+	for i := range left {
+		left[i] += left[i] / spare
+	}
+	for free := m; free > 0; { // ends within m rounds: every slot is asked for by everyone with slots left
+		for i := range walks {
+			if left[i] == 0 {
+				continue
+			}
+			w := &walks[i]
+			if table[w.at] == empty {
+				if table[w.at] = i; i == n {
+					table[w.at] = Refused
+				}
+				left[i]--
+				free--
+			}
+			if w.at += w.step; w.at >= m {
+				w.at -= m
+			}
+		}
+	}
+	return table
+}
+
+// spare is which part of its slots an endpoint may have in addition, so that fewer slots change hands.
+const spare = 64
+
+// walk is the order in which an endpoint asks for slots. It begins at a slot, and a step leads to the next one.
+type walk struct{ at, step int }
+
+func walkOf(key []byte, m int) walk {
+	sum := sha256.Sum256(key)
+	number := func(at, below int) int { return int(binary.BigEndian.Uint64(sum[at:]) % uint64(below)) }
+	return walk{at: number(0, m), step: 1 + number(8, m-1)}
+}
+
+// Seed is the seed of the hash. It does not change, because nodes of different versions make the same choice.
+const Seed = 0x53770001
+
+// Slot returns the slot of a connection in a table of m slots, as the kernel's expression jhash computes it. It is the slot of a client's address, or
+// of its address and port if the port is not 0. Addresses of a node with another byte order have other slots.
+func Slot(client netip.Addr, port uint16, m int) int {
+	key := client.AsSlice()
+	if port != 0 {
+		key = append(binary.BigEndian.AppendUint16(key, port), 0, 0)
+	}
+	hi, _ := bits.Mul32(jhash(key, Seed), uint32(m))
+	return int(hi)
+}
+
+// jhash is the function of this name in linux/jhash.h.
+func jhash(key []byte, initial uint32) uint32 {
+	a := 0xdeadbeef + uint32(len(key)) + initial
+	b, c := a, a
+	for ; len(key) > 12; key = key[12:] {
+		a += binary.NativeEndian.Uint32(key)
+		b += binary.NativeEndian.Uint32(key[4:])
+		c += binary.NativeEndian.Uint32(key[8:])
+		a, b, c = mix(a, b, c)
+	}
+	if len(key) == 0 {
+		return c
+	}
+	var rest [12]byte
+	copy(rest[:], key)
+	a += binary.LittleEndian.Uint32(rest[:])
+	b += binary.LittleEndian.Uint32(rest[4:])
+	c += binary.LittleEndian.Uint32(rest[8:])
+	return final(a, b, c)
+}
+
+func mix(a, b, c uint32) (_, _, _ uint32) {
+	rol := bits.RotateLeft32
+	a = (a - c) ^ rol(c, 4)
+	c += b
+	b = (b - a) ^ rol(a, 6)
+	a += c
+	c = (c - b) ^ rol(b, 8)
+	b += a
+	a = (a - c) ^ rol(c, 16)
+	c += b
+	b = (b - a) ^ rol(a, 19)
+	a += c
+	c = (c - b) ^ rol(b, 4)
+	b += a
+	return a, b, c
+}
+
+func final(a, b, c uint32) uint32 {
+	rol := bits.RotateLeft32
+	c = (c ^ b) - rol(b, 14)
+	a = (a ^ c) - rol(c, 11)
+	b = (b ^ a) - rol(a, 25)
+	c = (c ^ b) - rol(b, 16)
+	a = (a ^ c) - rol(c, 4)
+	b = (b ^ a) - rol(a, 14)
+	return (c ^ b) - rol(b, 24)
+}
