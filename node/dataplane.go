@@ -117,7 +117,7 @@ func dataplanes(goos string) []dataplane {
 	case "linux":
 		return []dataplane{
 			{
-				mode: config.ModeNFTables, metrics: metrics.ModeNFTables, above: true,
+				mode: config.ModeNFTables, metrics: metrics.ModeNFTables, part: "weights", above: true,
 				open: func(_ context.Context, _ *config.Config, _ DataplaneOptions, base *nftablesDataplane) (Dataplane, error) {
 					return base, nil
 				},
