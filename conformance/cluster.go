@@ -45,7 +45,8 @@ type cluster struct {
 	stopped  chan error
 
 	mu      sync.Mutex
-	unknown map[state.ServiceName]bool // services that are served with a value that no dataplane knows, true once one was sent
+	unknown map[state.ServiceName]bool   // services that are served with a value that no dataplane knows, true once one was sent
+	refused map[state.ServiceName]uint32 // weights of the share that is refused
 	status  backend.Status
 	ended   error         // why the dataplane has ended by itself
 	changed chan struct{} // closed and replaced when one of the two above changes
@@ -160,7 +161,7 @@ func (c *cluster) start() error {
 	c.stop, c.stopped = cancel, make(chan error, 1)
 	c.setStatus(backend.Status{})
 	go func() {
-		c.stopped <- backend.Run(ctx, c.store, c.backend, backend.RunOptions{
+		c.stopped <- backend.Run(ctx, refusingFeed{c.store, c}, c.backend, backend.RunOptions{
 			Logger:      c.settings.Logger,
 			PartEntries: c.partEntries,
 			OnStatus:    c.setStatus,
@@ -302,6 +303,69 @@ func (c *cluster) failures(failed map[state.ServiceName]error) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// refuse has changes of a service from now on served with a weight of connections that are refused.
+func (c *cluster) refuse(name state.ServiceName, weight uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refused == nil {
+		c.refused = map[state.ServiceName]uint32{}
+	}
+	c.refused[name] = weight
+}
+
+// refusingFeed has the states of a cluster, and the shares that are refused.
+type refusingFeed struct {
+	state.Feed
+	cluster *cluster
+}
+
+// Next implements [state.Feed].
+func (f refusingFeed) Next(ctx context.Context, after state.Revision) (*state.Update, error) {
+	u, err := f.Feed.Next(ctx, after)
+	if err != nil {
+		return nil, err
+	}
+	f.cluster.mu.Lock()
+	defer f.cluster.mu.Unlock()
+	return changed(u, func(s *state.Service) bool { return f.cluster.refused[s.Name] > 0 }, func(s *state.Service) {
+		for i := range s.Ports {
+			for _, t := range []*state.Traffic{&s.Ports[i].Internal, &s.Ports[i].External} {
+				for _, r := range []*state.Route{&t.Inside, &t.Outside} {
+					if r.Weighted() {
+						r.Refused = f.cluster.refused[s.Name]
+					}
+				}
+			}
+		}
+	}), nil
+}
+
+// changed returns u with some records changed. do gets a copy of each, with ports of its own.
+func changed(u *state.Update, which func(*state.Service) bool, do func(*state.Service)) *state.Update {
+	next := *u
+	next.Changed = slices.Clone(u.Changed)
+	for i, s := range next.Changed {
+		if !which(s) {
+			continue
+		}
+		with := *s
+		with.Ports = slices.Clone(s.Ports)
+		do(&with)
+		next.Changed[i] = &with
+	}
+	return &next
+}
+
+// spreadsByWeight reports whether the dataplane may share connections by weight, and whether it may share them evenly. A dataplane that follows the API
+// tells the server alone which features it knows.
+func (c *cluster) spreadsByWeight() (weighted, even bool) {
+	if c.follower != nil {
+		return true, true
+	}
+	weighted = backend.FeaturesOf(c.backend)&state.Weights != 0
+	return weighted, !weighted
 }
 
 // makeUnknown has what changes of a service from now on served with a value that no dataplane knows.

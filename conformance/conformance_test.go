@@ -48,6 +48,7 @@ func TestFaultsAreNoticed(t *testing.T) {
 	needNft(t)
 	for fault, stories := range map[string][]string{
 		"uneven":                    {"cluster_ip", "distribution", "node_port"},
+		"weights do not count":      {"weights", "refused_share"},
 		"no masquerade":             {"node_port", "masquerade_detector", "masquerade_all"},
 		"no hairpin":                {"hairpin"},
 		"no affinity":               {"affinity", "affinity_timeout", "affinity_local"},

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 
 	"github.com/switchyard-net/switchyard/backend"
@@ -39,7 +38,7 @@ func newFollower(c *cluster) (*follower, error) {
 	f.target = "unix://" + path
 	s, err := server.New(server.Options{
 		Node:     c.lab.Node().Name,
-		Feed:     server.Only(c.lab.Node().Name, unknownFeed{c.store, c}),
+		Feed:     server.Only(c.lab.Node().Name, unknownFeed{refusingFeed{c.store, c}, c}),
 		OnStatus: func(from server.Client, s server.Status) { f.heard(c, from.ID, s) },
 		Logger:   c.settings.Logger,
 	})
@@ -113,18 +112,9 @@ func (f unknownFeed) Next(ctx context.Context, after state.Revision) (*state.Upd
 	if err != nil {
 		return nil, err
 	}
-	next := *u
-	next.Changed = slices.Clone(u.Changed)
-	for i, s := range next.Changed {
-		if !f.cluster.noteUnknown(s.Name) {
-			continue
+	return changed(u, func(s *state.Service) bool { return f.cluster.noteUnknown(s.Name) }, func(s *state.Service) {
+		for i := range s.Ports {
+			s.Ports[i].Internal.Inside.Verdict = unknownVerdict
 		}
-		changed := *s
-		changed.Ports = slices.Clone(s.Ports)
-		for j := range changed.Ports {
-			changed.Ports[j].Internal.Inside.Verdict = unknownVerdict
-		}
-		next.Changed[i] = &changed
-	}
-	return &next, nil
+	}), nil
 }

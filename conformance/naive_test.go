@@ -84,6 +84,13 @@ func (n *naive) Close() error {
 	return n.ns.Close()
 }
 
+func (n *naive) Features() state.Features {
+	if n.fault == "weights do not count" {
+		return state.Weights
+	}
+	return 0
+}
+
 func (n *naive) Disturbed() <-chan struct{} { return n.disturbed }
 
 func (n *naive) Verify(context.Context) (backend.Result, error) { return backend.Result{}, n.write() }

@@ -29,6 +29,23 @@ func evenness(counts []int) float64 {
 	return math.Erfc(z/math.Sqrt2) / 2
 }
 
+// isShared reports whether a number of connections was shared by weights. Each share may be off by 5 standard deviations, which are exceeded once in
+// two million. It may be off by one percent more, because a dataplane may round weights.
+func isShared(counts map[string]int, weights map[string]float64, connections int) bool {
+	sum := 0.0
+	for _, w := range weights {
+		sum += w
+	}
+	n := float64(connections)
+	for name, w := range weights {
+		share := w / sum
+		if math.Abs(float64(counts[name])/n-share) > 5*math.Sqrt(share*(1-share)/n)+0.01 {
+			return false
+		}
+	}
+	return true
+}
+
 // enoughToSee returns how many connections it takes to meet each of n endpoints, but for one run in a billion.
 func enoughToSee(n int) int {
 	if n < 2 {

@@ -82,6 +82,10 @@ type story struct {
 	flows     map[string][]*openFlow
 	surveys   map[string]map[visit]answered
 	loads     map[string]*load
+	slices    map[string][]string // names of the endpoint slices of each service
+	// weights are the weights of servers, 0 without one, and refused is the weight of the refused share.
+	weights map[string]float64
+	refused float64
 }
 
 func newStory(ctx context.Context, d Dataplane) *story {
@@ -96,6 +100,8 @@ func newStory(ctx context.Context, d Dataplane) *story {
 		flows:     map[string][]*openFlow{},
 		surveys:   map[string]map[visit]answered{},
 		loads:     map[string]*load{},
+		slices:    map[string][]string{},
+		weights:   map[string]float64{},
 	}
 }
 
@@ -143,6 +149,7 @@ func commands() map[string]func(ts *testscript.TestScript, neg bool, args []stri
 		"delete":          (*story).delete,
 		"endpoints":       (*story).endpoints,
 		"unknown":         (*story).makeUnknown,
+		"refuse":          (*story).refuse,
 		"zone":            (*story).zone,
 		"configure":       (*story).configure,
 		"address":         (*story).address,

@@ -38,6 +38,7 @@ type expectation struct {
 	across  bool     // that is also the same at all addresses of a family
 	refuses bool     // outcome is Refused, and it is an endpoint that refuses
 	evenly  bool
+	weights bool   // servers share connections by their weights, and some may be refused
 	source  string // kept, node, an address, or empty for any
 	count   int
 	atOnce  bool
@@ -134,6 +135,8 @@ func (s *story) parseExpectation(words []string) (expectation, error) {
 			e.refuses = true
 		case "evenly":
 			e.evenly = true
+		case "by-weight":
+			e.weights = true
 		case "at-once":
 			e.atOnce = true
 		case "source":
@@ -265,6 +268,8 @@ func (s *story) check(host *topology.Host, proto state.Protocol, dst netip.AddrP
 		options.Timeout = silence
 	case want.sticky:
 		count = 10
+	case want.weights:
+		count = atLeast
 	case want.evenly:
 		count = max(enoughToSee(len(want.servers)), atLeast, perEndpoint*len(want.servers))
 	case want.outcome == topology.Answered:
@@ -292,7 +297,24 @@ func (s *story) check(host *topology.Host, proto state.Protocol, dst netip.AddrP
 		}
 		done += batch
 	}
+	if want.weights {
+		return server, s.checkWeights(seen, want.servers, count)
+	}
 	return server, checkSpread(seen, want)
+}
+
+// checkWeights compares how often each server answered, and the empty name for what was refused, with their weights. A dataplane without weights shares
+// evenly and refuses nothing.
+func (s *story) checkWeights(seen map[string]int, servers []string, count int) error {
+	byWeight, evenly := map[string]float64{"": s.refused}, map[string]float64{"": 0}
+	for _, server := range servers {
+		byWeight[server], evenly[server] = s.weights[server], 1
+	}
+	weighted, even := s.cluster.spreadsByWeight()
+	if weighted && isShared(seen, byWeight, count) || even && isShared(seen, evenly, count) {
+		return nil
+	}
+	return fmt.Errorf("answered by %v, want shares by the weights %v (by weight: %v, evenly: %v)", seen, byWeight, weighted, even)
 }
 
 // freshPorts returns the first of count source ports that nothing has used on this host yet. The kernel
@@ -307,6 +329,8 @@ func (s *story) freshPorts(host *topology.Host, count int) uint16 {
 
 func (s *story) checkAnswer(host *topology.Host, proto state.Protocol, dst netip.AddrPort, got topology.Answer, want expectation) error {
 	switch {
+	case want.weights && s.refused > 0 && (got.Outcome == topology.Refused ||
+		got.Outcome == lostRefusal(proto) && slices.Contains(s.cluster.dataplane.Limits, EndpointRefusalLost)):
 	case want.refuses && s.cluster.dataplane.allows(EndpointRefusalLost, got.Outcome == lostRefusal(proto)):
 	case got.Outcome != want.outcome && got.Outcome == topology.Answered:
 		return fmt.Errorf("answered by %s, want it %v", got.Server, want.outcome)

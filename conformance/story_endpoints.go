@@ -5,7 +5,10 @@ package conformance
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -17,30 +20,47 @@ import (
 
 // endpoints: endpoints SERVICE [NAME=]PROTO:PORT... HOST[.FROM-TO][+MARK]...
 //
-// It sets the service's endpoint slices, one for each family, as the endpoint slice controller would.
+// It sets the service's endpoint slices, as the endpoint slice controller would: one for each family, and one more for each weight.
 func (s *story) endpoints(_ *testscript.TestScript, args []string) error {
 	if len(args) < 2 {
 		return errors.New("usage: endpoints SERVICE [NAME=]PROTO:PORT... HOST[.FROM-TO][+MARK]…")
 	}
 	service := args[0]
-	slices := map[state.Family]*model.EndpointSlice{}
-	var set []model.Object
-	for family, suffix := range map[state.Family]string{state.IPv4: "-v4", state.IPv6: "-v6"} {
-		slices[family] = &model.EndpointSlice{Namespace: "default", Name: service + suffix, Service: service, Family: family}
-		set = append(set, slices[family])
+	made, gone := map[string]*model.EndpointSlice{}, s.slices[service]
+	slice := func(family state.Family, weight string) *model.EndpointSlice {
+		name := service + map[state.Family]string{state.IPv4: "-v4", state.IPv6: "-v6"}[family]
+		if weight != "" {
+			name += "-" + weight
+		}
+		if made[name] == nil {
+			made[name] = &model.EndpointSlice{Namespace: "default", Name: name, Service: service, Family: family, Weight: weight}
+		}
+		return made[name]
 	}
+	slice(state.IPv4, "")
+	slice(state.IPv6, "")
+	var ports []model.EndpointPort
 	for _, arg := range args[1:] {
 		if strings.Contains(arg, ":") {
 			port, err := parseEndpointPort(arg)
 			if err != nil {
 				return err
 			}
-			for _, slice := range slices {
-				slice.Ports = append(slice.Ports, port)
-			}
+			ports = append(ports, port)
 			continue
 		}
 		name, marks, _ := strings.Cut(arg, "+")
+		marks, weight, err := cutWeight(marks)
+		if err != nil {
+			return fmt.Errorf("endpoint %s: %w", name, err)
+		}
+		servers, err := s.parseServers(name)
+		if err != nil {
+			return err
+		}
+		for _, server := range servers {
+			s.weights[server], _ = strconv.ParseFloat(weight, 64)
+		}
 		host, from, to, err := s.parseHosts(name)
 		if err != nil {
 			return err
@@ -53,11 +73,53 @@ func (s *story) endpoints(_ *testscript.TestScript, args []string) error {
 			if err != nil {
 				return err
 			}
-			slice := slices[state.FamilyOf(addr)]
-			slice.Endpoints = append(slice.Endpoints, endpoint)
+			of := slice(state.FamilyOf(addr), weight)
+			of.Endpoints = append(of.Endpoints, endpoint)
 		}
 	}
-	return s.cluster.update(set, nil)
+	var set []model.Object
+	for _, of := range made {
+		of.Ports = ports
+		set = append(set, of)
+	}
+	s.slices[service] = slices.Collect(maps.Keys(made))
+	var deleted []model.Ref
+	for _, name := range gone {
+		if made[name] == nil {
+			deleted = append(deleted, model.Ref{Kind: model.KindEndpointSlice, Namespace: "default", Name: name})
+		}
+	}
+	return s.cluster.update(set, deleted)
+}
+
+// cutWeight takes weight=N out of marks.
+func cutWeight(marks string) (rest, weight string, err error) {
+	list := strings.Split(marks, "+")
+	list = slices.DeleteFunc(list, func(mark string) bool {
+		value, is := strings.CutPrefix(mark, "weight=")
+		if is {
+			weight = value
+			_, err = strconv.ParseUint(value, 10, 16)
+		}
+		return is
+	})
+	return strings.Join(list, "+"), weight, err
+}
+
+// refuse: refuse SERVICE WEIGHT
+//
+// From now on, changes of the service are served with a share that is refused, next to the weights of its endpoints.
+func (s *story) refuse(_ *testscript.TestScript, args []string) error {
+	if len(args) != 2 {
+		return errors.New("usage: refuse SERVICE WEIGHT")
+	}
+	weight, err := strconv.ParseUint(args[1], 10, 32)
+	if err != nil {
+		return err
+	}
+	s.refused = float64(weight)
+	s.cluster.refuse(state.ServiceName{Namespace: "default", Name: args[0]}, uint32(weight))
+	return nil
 }
 
 func parseEndpointPort(text string) (model.EndpointPort, error) {

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -103,7 +104,7 @@ var serviceTypes = map[model.ServiceType]corev1.ServiceType{
 // EndpointSlice is the API's form of a slice.
 func EndpointSlice(s *model.EndpointSlice) *discoveryv1.EndpointSlice {
 	o := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, Labels: map[string]string{}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, Labels: map[string]string{}, Annotations: map[string]string{}},
 		AddressType: map[state.Family]discoveryv1.AddressType{
 			0: discoveryv1.AddressTypeFQDN, state.IPv4: discoveryv1.AddressTypeIPv4, state.IPv6: discoveryv1.AddressTypeIPv6,
 		}[s.Family],
@@ -118,7 +119,10 @@ func EndpointSlice(s *model.EndpointSlice) *discoveryv1.EndpointSlice {
 		o.Labels[proxyNameLabel] = s.ProxyName
 	}
 	if !s.TriggerTime.IsZero() {
-		o.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: s.TriggerTime.Format(time.RFC3339Nano)}
+		o.Annotations[corev1.EndpointsLastChangeTriggerTime] = s.TriggerTime.Format(time.RFC3339Nano)
+	}
+	if s.Weight != "" {
+		o.Annotations[brain.WeightAnnotation] = s.Weight
 	}
 	for _, p := range s.Ports {
 		o.Ports = append(o.Ports, discoveryv1.EndpointPort{Name: new(p.Name), Protocol: new(protocol(p.Protocol)), Port: new(int32(p.Port))})
