@@ -49,6 +49,7 @@ type Backend struct {
 var (
 	_ backend.Drainer  = (*Backend)(nil)
 	_ backend.Reporter = (*Backend)(nil)
+	_ backend.Featured = (*Backend)(nil)
 )
 
 // New makes a relay above base, which remains the caller's, in the calling thread's network namespace; it can be used from any thread afterwards.
@@ -205,7 +206,7 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 		}
 		r.start()
 	}
-	result, err := b.base.Apply(ctx, &v)
+	result, err := b.base.Apply(ctx, v.For(backend.FeaturesOf(b.base)))
 	if err != nil {
 		r.restore(before)
 		if early {

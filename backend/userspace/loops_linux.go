@@ -76,6 +76,9 @@ func (r *relay) clearProblem(name state.ServiceName) {
 	delete(r.problems, name)
 }
 
+// Features implements [backend.Featured].
+func (b *Backend) Features() state.Features { return state.Weights }
+
 // Problems returns the ports of the relay that other programs hold, and the failures of services within the last minute. It also returns
 // why connections and flows ended in that minute to make room for others. It may be called at any time.
 func (b *Backend) Problems() []error {

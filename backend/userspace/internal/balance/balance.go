@@ -16,11 +16,13 @@ type Policy string
 
 // The policies.
 const (
-	// Random gives each endpoint the same share.
+	// Random gives each endpoint the same share, or the share of its weight.
 	Random Policy = "Random"
-	// LeastConnections takes one of those endpoints that have the fewest connections of the Service port through this relay.
+	// LeastConnections takes one of those endpoints that have the fewest connections of the Service port through this relay. With weights, it is
+	// PowerOfTwoChoices.
 	LeastConnections Policy = "LeastConnections"
-	// PowerOfTwoChoices draws two endpoints and takes the one with fewer connections.
+	// PowerOfTwoChoices draws two endpoints and takes the one with fewer connections. With weights, each is drawn by weight, and connections count
+	// in relation to the weight.
 	PowerOfTwoChoices Policy = "PowerOfTwoChoices"
 )
 
@@ -35,7 +37,8 @@ type Ejection struct {
 // Loads has the load of the endpoints of one Service port. It only has endpoints with connections or failures. The zero value is empty.
 //
 // Every method costs the logarithm of the number of endpoints at most. A route is known by its slice of endpoints, which must not change.
-// Each route has a view with its endpoints in order of their load. Only endpoints with a load take memory in a view.
+// Each route has a view with its endpoints in order of their load. Only endpoints with a load take memory in a view. With weights, each
+// endpoint of the route takes 8 bytes, and the first choice after a change of the route reads all weights.
 type Loads struct {
 	byEndpoint map[netip.AddrPort]*load
 	// all are the loads of byEndpoint, in no order.
@@ -186,6 +189,7 @@ func (l *Loads) view(route int, endpoints []state.Endpoint) *view {
 	if v.generation == 0 || !sameSlice(v.endpoints, endpoints) {
 		l.generation++
 		v.reset()
+		v.weigh(endpoints)
 		v.endpoints, v.generation, v.in, v.idle, v.unknown = endpoints, l.generation, len(endpoints), len(endpoints), len(l.all)
 	}
 	v.unknown = min(v.unknown, len(l.all))
@@ -210,21 +214,21 @@ func (l *Loads) Pick(
 ) (endpoint netip.AddrPort, ok bool) {
 	l.readmit(now)
 	v := l.view(route, endpoints)
-	if policy == LeastConnections {
+	if policy == LeastConnections && !v.isWeighted() {
 		return v.least(l, route, tried, draw)
 	}
 	first, ok := v.any(tried, draw)
 	if !ok || policy == Random {
 		return first, ok
 	}
-	if second, ok := v.any(append(slices.Clone(tried), first), draw); ok && l.less(second, first) {
+	if second, ok := v.any(append(slices.Clone(tried), first), draw); ok && l.less(v, second, first) {
 		return second, true
 	}
 	return first, true
 }
 
-// less reports whether a rather than b should get a connection.
-func (l *Loads) less(a, b netip.AddrPort) bool {
+// less reports whether a rather than b should get a connection. Both are in the view.
+func (l *Loads) less(v *view, a, b netip.AddrPort) bool {
 	var x, y load
 	if e := l.byEndpoint[a]; e != nil {
 		x = *e
@@ -234,6 +238,9 @@ func (l *Loads) less(a, b netip.AddrPort) bool {
 	}
 	if x.out != y.out {
 		return !x.out
+	}
+	if v.isWeighted() {
+		return x.open*v.weight(b) < y.open*v.weight(a)
 	}
 	return x.open < y.open
 }

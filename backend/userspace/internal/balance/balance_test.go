@@ -205,7 +205,7 @@ func TestChoose(t *testing.T) {
 	choose := func(from []state.Endpoint, tried ...netip.AddrPort) netip.AddrPort {
 		t.Helper()
 		e, ok := balance.Choose(&loads, remembered, balance.Random, &balance.Request{
-			Port: port, Endpoints: from, Client: netip.MustParseAddr("10.1.0.1"), Tried: tried,
+			Port: port, Route: &state.Route{Endpoints: from}, Client: netip.MustParseAddr("10.1.0.1"), Tried: tried,
 		}, start, draws.IntN)
 		if !ok {
 			t.Fatal("no endpoint")
@@ -227,7 +227,7 @@ func TestChoose(t *testing.T) {
 	if got := choose(left); got == other || choose(left) != got {
 		t.Errorf("%v, which is gone, or the next is not the client's", got)
 	}
-	if _, ok := balance.Choose(&loads, remembered, balance.Random, &balance.Request{Port: port}, start, draws.IntN); ok {
+	if _, ok := balance.Choose(&loads, remembered, balance.Random, &balance.Request{Port: port, Route: &state.Route{}}, start, draws.IntN); ok {
 		t.Error("an endpoint, of none")
 	}
 	port.Port.Affinity = 0
@@ -237,5 +237,54 @@ func TestChoose(t *testing.T) {
 	}
 	if len(seen) < 10 {
 		t.Errorf("without affinity, the client comes to %d endpoints only", len(seen))
+	}
+}
+
+// TestRefusedShare: of each 10 connections, 7 are refused, unless the client is remembered or an endpoint was tried.
+func TestRefusedShare(t *testing.T) {
+	route := &state.Route{Refused: 7, Endpoints: []state.Endpoint{{Addr: endpoints(2)[0].Addr, Weight: 2}, {Addr: endpoints(2)[1].Addr, Weight: 1}}}
+	port := &plan.Port{Port: &state.Port{}}
+	visits := balance.NewAffinity(10)
+	counts := func(tried ...netip.AddrPort) map[netip.AddrPort]int {
+		got := map[netip.AddrPort]int{}
+		for range 3000 {
+			var loads balance.Loads
+			r := &balance.Request{Port: port, Route: route, Client: netip.MustParseAddr("10.1.0.1"), Tried: tried}
+			endpoint, _ := balance.Choose(&loads, visits, balance.Random, r, start, rand.IntN)
+			got[endpoint]++
+		}
+		return got
+	}
+	if got := counts(); got[netip.AddrPort{}] < 1950 || got[netip.AddrPort{}] > 2250 || got[route.Endpoints[0].Addr] < 450 || got[route.Endpoints[1].Addr] < 200 {
+		t.Errorf("got %v of 3000, want about 2100, 600 and 300", got)
+	}
+	if got := counts(route.Endpoints[0].Addr); got[route.Endpoints[1].Addr] != 3000 {
+		t.Errorf("after one was tried: %v", got)
+	}
+	port.Port.Affinity = time.Hour
+	visits.Learn(port.ID, netip.MustParseAddr("10.1.0.1"), route.Endpoints[1].Addr, time.Hour, start)
+	if got := counts(); got[route.Endpoints[1].Addr] != 3000 {
+		t.Errorf("a client that is remembered: %v", got)
+	}
+}
+
+// TestWeightsAreKept: weights are read once for a route, not once for each connection that is alone.
+func TestWeightsAreKept(t *testing.T) {
+	allocations := func(weighted bool) float64 {
+		route := endpoints(200)
+		for i := range route {
+			if weighted {
+				route[i].Weight = uint16(i + 1)
+			}
+		}
+		var loads balance.Loads
+		return testing.AllocsPerRun(100, func() {
+			e, _ := loads.Pick(balance.Random, 0, route, nil, start, func(n int) int { return n - 1 })
+			loads.Begin(e)
+			loads.End(e)
+		})
+	}
+	if with, without := allocations(true), allocations(false); with > without {
+		t.Errorf("a connection takes %v allocations, and %v without weights", with, without)
 	}
 }

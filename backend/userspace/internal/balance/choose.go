@@ -11,12 +11,11 @@ import (
 
 // Request is a connection that has to get an endpoint.
 type Request struct {
-	// Port is where it was addressed to. Endpoints are the endpoints that it may get, in order: the endpoints of its route, which has
-	// the number Route.
-	Port      *plan.Port
-	Route     int
-	Endpoints []state.Endpoint
-	Client    netip.Addr
+	// Port is where it was addressed to. Route is where it goes, and Number is the number of that route.
+	Port   *plan.Port
+	Route  *state.Route
+	Number int
+	Client netip.Addr
 	// Tried are endpoints that did not answer it.
 	Tried []netip.AddrPort
 }
@@ -28,16 +27,20 @@ type Visits interface {
 }
 
 // Choose returns an endpoint for a connection: the one that the client had, if the port has affinity, or else one by the policy. It counts as a connection
-// of the endpoint until [Loads.End]. ok is false if there is none.
+// of the endpoint until [Loads.End]. ok is false if there is none, or if the connection is one of the share that the route refuses. The share is
+// drawn once, before the first endpoint is tried. A client that is remembered is not refused.
 func Choose(l *Loads, a Visits, policy Policy, r *Request, now time.Time, draw func(n int) int) (endpoint netip.AddrPort, ok bool) {
-	p := r.Port
+	p, endpoints := r.Port, r.Route.Endpoints
 	if p.Affinity > 0 && len(r.Tried) == 0 {
 		if endpoint, ok = a.Recall(p.ID, r.Client, p.Affinity, now); ok {
-			_, ok = slices.BinarySearchFunc(r.Endpoints, endpoint, func(e state.Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
+			_, ok = slices.BinarySearchFunc(endpoints, endpoint, func(e state.Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
 		}
 	}
 	if !ok {
-		if endpoint, ok = l.Pick(policy, r.Route, r.Endpoints, r.Tried, now, draw); !ok {
+		if r.Route.Refused > 0 && len(r.Tried) == 0 && l.refuses(r.Number, r.Route, draw) {
+			return endpoint, false
+		}
+		if endpoint, ok = l.Pick(policy, r.Number, endpoints, r.Tried, now, draw); !ok {
 			return endpoint, false
 		}
 	}
@@ -46,4 +49,10 @@ func Choose(l *Loads, a Visits, policy Policy, r *Request, now time.Time, draw f
 	}
 	l.Begin(endpoint)
 	return endpoint, true
+}
+
+// refuses draws whether a route refuses a connection.
+func (l *Loads) refuses(number int, r *state.Route, draw func(n int) int) bool {
+	refused := int(r.Refused)
+	return draw(l.view(number, r.Endpoints).sum()+refused) < refused
 }

@@ -50,9 +50,22 @@ func (n naive) candidates(endpoints []state.Endpoint, tried []netip.AddrPort, no
 func (n naive) chances(policy balance.Policy, endpoints []state.Endpoint, tried []netip.AddrPort, now time.Time) map[netip.AddrPort]int {
 	counts := map[netip.AddrPort]int{}
 	all := n.candidates(endpoints, tried, now)
+	weight := map[netip.AddrPort]int{}
+	for _, e := range endpoints {
+		if weight[e.Addr] = max(1, int(e.Weight)); e.Weight > 0 && policy == balance.LeastConnections {
+			policy = balance.PowerOfTwoChoices
+		}
+	}
+	// Each is there as often as its weight.
+	times := func(all []netip.AddrPort) (units []netip.AddrPort) {
+		for _, e := range all {
+			units = append(units, slices.Repeat([]netip.AddrPort{e}, weight[e])...)
+		}
+		return units
+	}
 	switch policy {
 	case balance.Random:
-		for _, e := range all {
+		for _, e := range times(all) {
 			counts[e]++
 		}
 	case balance.LeastConnections:
@@ -68,13 +81,14 @@ func (n naive) chances(policy balance.Policy, endpoints []state.Endpoint, tried 
 			}
 		}
 	case balance.PowerOfTwoChoices:
-		for _, first := range all {
+		for _, first := range times(all) {
 			seconds := n.candidates(endpoints, append(slices.Clone(tried), first), now)
 			if len(seconds) == 0 {
 				counts[first]++
 			}
-			for _, second := range seconds {
-				if out := now.Before(n.of(second).until); out == now.Before(n.of(first).until) && n.of(second).open < n.of(first).open {
+			for _, second := range times(seconds) {
+				out, less := now.Before(n.of(second).until), n.of(second).open*weight[first] < n.of(first).open*weight[second]
+				if out == now.Before(n.of(first).until) && less {
 					counts[second]++
 				} else {
 					counts[first]++
@@ -120,7 +134,11 @@ func TestOracle(t *testing.T) {
 		n := naive{}
 		universe := endpoints(1 + rng.IntN(12))
 		some := func() (route []state.Endpoint) {
+			weighted := rng.IntN(2) == 0
 			for _, e := range universe {
+				if weighted {
+					e.Weight = uint16(1 + rng.IntN(3))
+				}
 				if rng.IntN(4) > 0 {
 					route = append(route, e)
 				}

@@ -19,6 +19,9 @@ type view struct {
 	busy, out levels
 	// unknown is how many of the loads the view does not know of yet: the first ones of all.
 	unknown int
+	// weighed are the endpoints whose weights are in shares: of those that are not ejected, and of those that are. It is nil without weights.
+	weighed []state.Endpoint
+	shares  [2]weights
 }
 
 // reset empties the view. If it has no content, its allocated memory stays for the next one.
@@ -27,7 +30,7 @@ func (v *view) reset() {
 		*v = view{}
 		return
 	}
-	*v = view{order: v.order, busy: v.busy, out: v.out}
+	*v = view{order: v.order, busy: v.busy, out: v.out, weighed: v.weighed, shares: v.shares} // nothing is ejected
 }
 
 // enter gives a load a seat that is in no level yet: the endpoint is idle so far. It reports whether the load had none.
@@ -65,6 +68,7 @@ func (v *view) lift(e *load, number int) {
 		v.out.remove(e, number)
 		v.order.swap(v.order.position(s.index), v.in)
 		v.in++
+		v.move(s.index, 1, 0)
 	} else if e.open > 0 {
 		v.busy.remove(e, number)
 	} else {
@@ -89,10 +93,14 @@ func (v *view) place(e *load, number int) {
 	v.in--
 	v.order.swap(v.order.position(s.index), v.in)
 	v.out.add(e, number)
+	v.move(s.index, 0, 1)
 }
 
-// any returns one of the endpoints that were not tried, and are not ejected unless all are. Each has the same share.
+// any returns one of the endpoints that were not tried, and are not ejected unless all are. Each has the same share, or the share of its weight.
 func (v *view) any(tried []netip.AddrPort, draw func(n int) int) (endpoint netip.AddrPort, ok bool) {
+	if v.isWeighted() {
+		return v.byWeight(tried, draw)
+	}
 	positions := v.positions(tried)
 	for _, part := range [][2]int{{0, v.in}, {v.in, len(v.endpoints)}} {
 		if p, ok := drawBut(part[0], part[1], positions, draw); ok {

@@ -455,7 +455,7 @@ func (r *Relay) choose(q *request) (c choice, ok bool) {
 	route, number := p.Route(frontend, r.classOf(q.client))
 	for len(q.tried) < r.o.DialAttempts {
 		c.endpoint, ok = r.loads.Choose(r.o.Policy, &balance.Request{
-			Port: p, Route: number, Endpoints: route.Endpoints, Client: q.client, Tried: q.tried,
+			Port: p, Route: route, Number: number, Client: q.client, Tried: q.tried,
 		}, time.Now(), rand.IntN)
 		if !ok || !r.leadsBack(q.key.Protocol, c.endpoint) {
 			return c, ok

@@ -186,9 +186,9 @@ func BenchmarkRoom(b *testing.B) {
 
 // ports returns a request for a port with so many endpoints.
 func request(name string, endpoints int) *balance.Request {
-	r := &balance.Request{Port: &plan.Port{ID: plan.PortID{Port: name}, Port: &state.Port{}}}
+	r := &balance.Request{Port: &plan.Port{ID: plan.PortID{Port: name}, Port: &state.Port{}}, Route: &state.Route{}}
 	for i := range endpoints {
-		r.Endpoints = append(r.Endpoints, state.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 80)})
+		r.Route.Endpoints = append(r.Route.Endpoints, state.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 80)})
 	}
 	return r
 }
@@ -241,7 +241,7 @@ func TestFailuresAreBounded(t *testing.T) {
 	now := time.Unix(0, 0)
 	const most = 1 << 16
 	r := request("web", most+100)
-	for _, e := range r.Endpoints {
+	for _, e := range r.Route.Endpoints {
 		if !loads.Dialed(r.Port.ID, e.Addr, false, rule, now) {
 			t.Fatal("not ejected")
 		}
@@ -254,7 +254,7 @@ func TestFailuresAreBounded(t *testing.T) {
 		if n < 200 {
 			continue // the first choices come to know of all failures, a part at a time
 		}
-		if !ok || slices.IndexFunc(r.Endpoints, func(o state.Endpoint) bool { return o.Addr == e }) >= 100 {
+		if !ok || slices.IndexFunc(r.Route.Endpoints, func(o state.Endpoint) bool { return o.Addr == e }) >= 100 {
 			t.Fatalf("%v is chosen, which has failed", e)
 		}
 	}
