@@ -49,7 +49,10 @@ type Backend struct {
 	inherited bool
 }
 
-var _ backend.FlowKeeper = (*Backend)(nil)
+var (
+	_ backend.FlowKeeper = (*Backend)(nil)
+	_ backend.Featured   = (*Backend)(nil)
+)
 
 // sets is what the dataplane needs of an [ipset.Conn].
 type sets interface {
@@ -217,6 +220,9 @@ func (b *Backend) nodePorts(n *state.Node) []netip.Addr {
 	}
 	return slices.DeleteFunc(on.Select(b.addrs.Addrs(), n), func(a netip.Addr) bool { return a.Is6() && a.IsLoopback() })
 }
+
+// Features implements [backend.Featured].
+func (b *Backend) Features() state.Features { return state.Weights }
 
 // Apply makes the tables show u. See [backend.Backend].
 func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {

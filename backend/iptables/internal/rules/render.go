@@ -88,7 +88,7 @@ func stickyEndpoints(p *state.Port) []state.Endpoint {
 		all = append(all, r.Endpoints...)
 	}
 	slices.SortFunc(all, state.Endpoint.Compare)
-	return slices.Compact(all)
+	return slices.CompactFunc(all, func(a, b state.Endpoint) bool { return a.Compare(b) == 0 }) // weights may differ
 }
 
 func (p *port) add(t Table, chain string, rules ...string) {
@@ -224,12 +224,12 @@ func (p *port) traffic(class string, t, other *state.Traffic) targets {
 		}
 		p.add(NAT, to.nat, rules...)
 	}
-	if inside.Verdict == state.Reject || outside.Verdict == state.Reject {
+	if refuses(inside) || refuses(outside) {
 		to.filter = chainReject
 		if split {
 			to.filter = Prefix + "F" + class + "-" + p.id
 			toView := func(r *state.Route) string {
-				if r.Verdict == state.Reject {
+				if refuses(r) {
 					return "-g " + chainReject
 				}
 				return "-j RETURN"
@@ -239,6 +239,9 @@ func (p *port) traffic(class string, t, other *state.Traffic) targets {
 	}
 	return to
 }
+
+// refuses reports whether packets of a route that are not translated are refused: all packets, or a share.
+func refuses(r *state.Route) bool { return r.Verdict == state.Reject || r.Refused > 0 }
 
 // views returns rules that lead clients inside and those outside to different targets.
 func (p *port) views(inside, outside string) []string {
@@ -265,12 +268,17 @@ func (p *port) route(r *state.Route) string {
 	return chain
 }
 
-// pick returns the rules that pick an endpoint: that which the client had, if it is remembered, else any.
+// pick returns the rules that pick an endpoint: that which the client had, if it is remembered, else any. A packet of the share that is refused is
+// not translated, because no rule of this table can refuse it. The tree of refusals in the other table has it.
 func (p *port) pick(chain string, r *state.Route) []string {
+	var refusal []string
+	if r.Refused > 0 {
+		refusal = []string{"-m statistic --mode random --probability " + probability(uint64(r.Refused), uint64(r.Refused)+weights(r.Endpoints)) + " -j RETURN"}
+	}
 	if p.Affinity == 0 {
-		return p.draw(chain, r.Endpoints, 0, func(e state.Endpoint) string {
+		return append(refusal, p.draw(chain, r.Endpoints, 0, func(e state.Endpoint) string {
 			return "-p " + p.protocol() + " %s-j DNAT --to-destination " + e.Addr.String()
-		})
+		})...)
 	}
 	var rules []string
 	for _, e := range r.Endpoints {
@@ -281,16 +289,27 @@ func (p *port) pick(chain string, r *state.Route) []string {
 			rules = append(rules, "-j SET --del-set "+p.affinitySet(e)+" src") // the client gets another one here, for all views
 		}
 	}
-	return append(rules, p.draw(chain, r.Endpoints, 0, func(e state.Endpoint) string { return "%s-g " + p.endpointChain(e) })...)
+	return slices.Concat(rules, refusal, p.draw(chain, r.Endpoints, 0, func(e state.Endpoint) string { return "%s-g " + p.endpointChain(e) }))
 }
 
-// draw returns the rules that select one of the endpoints, each with the same probability. For many endpoints, the rules select one of up
+// weight returns how much of an endpoint's route it gets.
+func weight(e state.Endpoint) uint64 { return max(1, uint64(e.Weight)) }
+
+// weights returns the sum of weights.
+func weights(endpoints []state.Endpoint) (sum uint64) {
+	for _, e := range endpoints {
+		sum += weight(e)
+	}
+	return sum
+}
+
+// draw returns the rules that select one of the endpoints, with the same probability or by weight. For many endpoints, the rules select one of up
 // to 16 chains, and a hash assigns endpoints to chains. An endpoint that comes or goes changes its own chain and the probabilities above
 // the chain.
 func (p *port) draw(chain string, endpoints []state.Endpoint, depth int, rule func(state.Endpoint) string) []string {
 	var rules []string
-	left := len(endpoints)
-	add := func(format string, share int) {
+	left := weights(endpoints)
+	add := func(format string, share uint64) {
 		match := ""
 		if share < left {
 			match = "-m statistic --mode random --probability " + probability(share, left) + " "
@@ -300,7 +319,7 @@ func (p *port) draw(chain string, endpoints []state.Endpoint, depth int, rule fu
 	}
 	if len(endpoints) <= maxLeaf || depth == maxDraws {
 		for _, e := range endpoints {
-			add(rule(e), 1)
+			add(rule(e), weight(e))
 		}
 		return rules
 	}
@@ -315,7 +334,7 @@ func (p *port) draw(chain string, endpoints []state.Endpoint, depth int, rule fu
 		}
 		sub := fmt.Sprintf("%sD-%s", Prefix, hash(chain, i))
 		p.add(NAT, sub, p.draw(sub, group, depth+1, rule)...)
-		add("%s-g "+sub, len(group))
+		add("%s-g "+sub, weights(group))
 	}
 	return rules
 }
@@ -329,10 +348,10 @@ func hashed(e state.Endpoint) [maxDraws]byte {
 	return [maxDraws]byte{sum[0] >> 4, sum[0] & 15, sum[1] >> 4}
 }
 
-// probability returns a share as iptables shows it: the kernel holds a multiple of 2^-31.
-func probability(share, of int) string {
+// probability returns a share, which is less than all, as iptables shows it: the kernel holds a multiple of 2^-31. No share is nothing, or all.
+func probability(share, of uint64) string {
 	const unit = 1 << 31
-	return fmt.Sprintf("%.11f", math.Round(unit*float64(share)/float64(of))/unit)
+	return fmt.Sprintf("%.11f", min(max(math.Round(unit*float64(share)/float64(of)), 1), unit-1)/unit)
 }
 
 // affinitySet returns the name of the set of clients that stay with an endpoint.

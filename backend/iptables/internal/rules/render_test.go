@@ -18,6 +18,116 @@ import (
 
 var someSettings = &Settings{MasqueradeMark: 1 << 14, MaxAffinityClients: 100}
 
+// drawn follows the probabilities from the first chain of a port to each endpoint, and returns how likely each is, and how many chains are passed at most.
+// The empty endpoint is for what is not translated.
+func drawn(p *part, svc *state.Service) (got map[string]float64, deepest int) {
+	got = map[string]float64{}
+	var follow func(chain string, share float64, depth int)
+	follow = func(chain string, share float64, depth int) {
+		deepest = max(deepest, depth)
+		for rule := range strings.SplitSeq(p.chains[ChainID{NAT, chain}], "\n") {
+			if strings.HasPrefix(rule, "-j SWY-MARK") || strings.HasPrefix(rule, "-m set") {
+				continue
+			}
+			probability := 1.0
+			if _, after, ok := strings.Cut(rule, "--probability "); ok {
+				number, _, _ := strings.Cut(after, " ")
+				probability, _ = strconv.ParseFloat(number, 64)
+			}
+			target := rule[strings.LastIndex(rule, " ")+1:]
+			switch {
+			case target == "RETURN":
+				got[""] += share * probability
+			case strings.Contains(rule, "-j DNAT"):
+				got[target] += share * probability
+			default:
+				follow(target, share*probability, depth+1)
+			}
+			share *= 1 - probability
+		}
+	}
+	follow(Prefix+"CI-"+portID(svc.Name, &svc.Ports[0]), 1, 1)
+	return got, deepest
+}
+
+// TestDrawByWeight: each endpoint is as likely as its weight asks for, however many there are, and so is a refusal.
+func TestDrawByWeight(t *testing.T) {
+	for _, n := range []int{1, 3, 17, 300, 5000} {
+		for _, refused := range []uint32{0, 1, 70_000, math.MaxUint32} {
+			svc := recordtest.DualStack("web", 1, n, 0)
+			port, want, sum := &svc.Ports[0], map[string]float64{}, float64(refused)
+			list := slices.Clone(port.Internal.Inside.Endpoints)
+			for i := range list {
+				list[i].Weight = []uint16{1, 2, 100, 65535}[i%4]
+				sum += float64(list[i].Weight)
+			}
+			for _, e := range list {
+				want[e.Addr.String()] = float64(e.Weight) / sum
+			}
+			if refused > 0 {
+				want[""] = float64(refused) / sum
+			}
+			for _, r := range routes(port) {
+				r.Endpoints, r.Refused = list, refused
+			}
+			p := someSettings.render(svc, state.IPv4)
+			got, _ := drawn(p, svc)
+			if len(got) != len(want) {
+				t.Errorf("%d endpoints, %d refused: %d outcomes, want %d", n, refused, len(got), len(want))
+			}
+			off := 0.0
+			for to, share := range want {
+				off += math.Abs(got[to] - share)
+			}
+			if off > 1e-4 {
+				t.Errorf("%d endpoints, %d refused: %g of all connections go elsewhere", n, refused, off/2)
+			}
+			rejects := slices.ContainsFunc(p.leaves, func(l leaf) bool { return l.tree == treeRejectAddresses && strings.HasSuffix(l.rule, chainReject) })
+			if rejects != (refused > 0) {
+				t.Errorf("%d endpoints, %d refused: what is not translated is refused: %v", n, refused, rejects)
+			}
+		}
+	}
+}
+
+// TestRefusedShareOfAView: only the clients of a view that refuses a share are refused, and all others that are not translated are dropped.
+func TestRefusedShareOfAView(t *testing.T) {
+	svc := recordtest.DualStack("web", 1, 2, 0)
+	port := &svc.Ports[0]
+	list := slices.Clone(port.Internal.Inside.Endpoints)
+	for i := range list {
+		list[i].Weight = 1
+	}
+	port.Internal.Inside = state.Route{Verdict: state.Forward, Endpoints: list, Refused: 2}
+	p := someSettings.render(svc, state.IPv4)
+	id := portID(svc.Name, port)
+	if got, want := p.chains[ChainID{Filter, Prefix + "FI-" + id}], fromNode+" -g "+chainReject+"\n-j RETURN"; got != want {
+		t.Errorf("the chain of refusals is\n%s\nwant\n%s", got, want)
+	}
+	if got, _ := drawn(p, svc); len(got) != 3 {
+		t.Errorf("drawn are %v", got)
+	}
+}
+
+// TestWeightsAndAffinity: an endpoint that routes give different weights has one set of clients, and a client that has one is not refused.
+func TestWeightsAndAffinity(t *testing.T) {
+	svc := recordtest.DualStack("web", 1, 2, time.Hour)
+	port := &svc.Ports[0]
+	port.Internal.Inside.Endpoints = slices.Clone(port.Internal.Inside.Endpoints)
+	for i := range port.Internal.Inside.Endpoints {
+		port.Internal.Inside.Endpoints[i].Weight = 3
+	}
+	port.Internal.Inside.Refused = 6
+	p := someSettings.render(svc, state.IPv4)
+	if len(p.sets) != 2 {
+		t.Errorf("there are the sets %v, want one for each of 2 endpoints", p.sets)
+	}
+	lines := strings.Split(p.chains[ChainID{NAT, Prefix + "R0-" + portID(svc.Name, port)}], "\n")
+	if len(lines) != 5 || !strings.Contains(lines[1], "--match-set") || lines[2] != "-m statistic --mode random --probability 0.50000000000 -j RETURN" {
+		t.Errorf("the rules are\n%s", strings.Join(lines, "\n"))
+	}
+}
+
 // TestDrawIsEven follows the probabilities from the first chain to each endpoint: all of them are drawn alike, however many there are, and a
 // change of one changes few chains.
 func TestDrawIsEven(t *testing.T) {
@@ -25,30 +135,7 @@ func TestDrawIsEven(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 16, 17, 40, 300, 5000, 5001} {
 		svc := recordtest.DualStack("web", 1, n, 0)
 		p := someSettings.render(svc, state.IPv4)
-		got := map[string]float64{}
-		deepest := 0
-		var follow func(chain string, share float64, depth int)
-		follow = func(chain string, share float64, depth int) {
-			deepest = max(deepest, depth)
-			for rule := range strings.SplitSeq(p.chains[ChainID{NAT, chain}], "\n") {
-				if strings.HasPrefix(rule, "-j SWY-MARK") {
-					continue
-				}
-				probability := 1.0
-				if _, after, ok := strings.Cut(rule, "--probability "); ok {
-					number, _, _ := strings.Cut(after, " ")
-					probability, _ = strconv.ParseFloat(number, 64)
-				}
-				target := rule[strings.LastIndex(rule, " ")+1:]
-				if strings.Contains(rule, "-j DNAT") {
-					got[target] += share * probability
-				} else {
-					follow(target, share*probability, depth+1)
-				}
-				share *= 1 - probability
-			}
-		}
-		follow(Prefix+"CI-"+portID(svc.Name, &svc.Ports[0]), 1, 1)
+		got, deepest := drawn(p, svc)
 		if len(got) != n {
 			t.Errorf("%d of %d endpoints are drawn", len(got), n)
 		}
