@@ -59,7 +59,7 @@ type Backend struct {
 	status Status
 }
 
-var _ backend.Backend = (*Backend)(nil)
+var _ backend.Featured = (*Backend)(nil)
 
 // errNoCookie is why hooks are not attached that could not distinguish the node from pods.
 var errNoCookie = errors.New("the cookie of the network namespace is not known (Linux 5.14 is needed)")
@@ -204,6 +204,9 @@ func (b *Backend) note(err error) {
 		b.log.Warn("connections are translated by netfilter, and not at sockets", "error", err)
 	}
 }
+
+// Features implements [backend.Featured]. Hooks draw by weight. The base does so for all other connections, and it refuses the share of a route.
+func (b *Backend) Features() state.Features { return backend.FeaturesOf(b.base) & state.Weights }
 
 // Apply makes the hooks and their base show u. See [backend.Backend].
 //

@@ -76,7 +76,7 @@ var arrows = []arrow{
 	{"backend/ipvs/internal/plan", []string{"state", "internal/kernel/nft"}},
 	{"backend/ebpf", []string{"state", "backend", "internal/ebpf/maps", "internal/ebpf/plan", "internal/ebpf/programs", "internal/kernel/ifaddr", "internal/kernel/namespace"}},
 	// It is pure, and knows neither maps nor programs.
-	{"internal/ebpf/plan", []string{"state"}},
+	{"internal/ebpf/plan", []string{"internal/apportion", "state"}},
 	{"internal/ebpf/maps", []string{"state", "internal/ebpf/plan"}},
 	{"internal/ebpf/programs", nil},
 	{"internal/ebpf/ebpftest", []string{"state", "internal/ebpf/plan", "internal/ebpf/maps"}},

@@ -1,6 +1,6 @@
 // Package maps keeps the maps in which socket hooks look up where connections go.
 //
-// A frontend leads to a route, a route to a range of slots, each slot is an endpoint. A route is one word, so that it
+// A frontend leads to a route, a route to a range of slots, each slot is an endpoint. With weights, an endpoint has several slots. A route is one word, so that it
 // changes in one step from one set of endpoints to another. New endpoints go into unused slots, then the word is
 // stored. Slots and routes that programs may still look at are used again after a grace period. lookup.h has the
 // layouts, and how programs read them.

@@ -196,6 +196,44 @@ func frontends(r *ebpftest.Reader, f state.Family) *ebpf.Map {
 	return r.Programs.Maps[fmt.Sprintf("frontends%d", f)]
 }
 
+// TestProgramsDrawByWeight: programs draw an endpoint as often as its weight asks for, and Repair finds what was written.
+func TestProgramsDrawByWeight(t *testing.T) {
+	r := open(t, maps.Needs{}, 0)
+	for _, f := range []state.Family{state.IPv4, state.IPv6} {
+		port := routeTo(f, 1, 3, plan.Node).Port
+		for i := range port.Internal.Inside.Endpoints {
+			port.Internal.Inside.Endpoints[i].Weight = []uint16{6, 1, 1}[i]
+		}
+		p := add(t, r, plan.Append(nil, &state.Service{Ports: []state.Port{*port}}, &plan.Settings{})[0])
+		var needs maps.Needs
+		if needs.Add(&p.Route); needs.Slots[0]+needs.Slots[1] != 8 {
+			t.Errorf("the route needs %v slots, want 8", needs.Slots)
+		}
+		for _, frontend := range p.All() {
+			const asked = 2000
+			first := 0
+			for range asked {
+				a, err := r.Ask(f, frontend)
+				ok(t, err)
+				if a.Endpoint == port.Internal.Inside.Endpoints[0].Addr {
+					first++
+				}
+			}
+			if first < 1400 || first > 1600 { // 5 standard deviations
+				t.Errorf("the endpoint with 6 of 8 is drawn %d of %d times", first, asked)
+			}
+			if found := findsAlike(t, r, f, frontend); len(found.Endpoints) != 8 {
+				t.Errorf("%d slots are found", len(found.Endpoints))
+			}
+		}
+		repaired, err := r.Tables.Repair(slices.Values([]*maps.Placed{p}))
+		if ok(t, err); repaired > 0 {
+			t.Errorf("%d were repaired", repaired)
+		}
+		remove(t, r, p)
+	}
+}
+
 // TestNoReadIsMixed: a reader that takes its time between route and slot finds an endpoint of the set that the route led to.
 func TestNoReadIsMixed(t *testing.T) {
 	const dawdle = 20 * time.Microsecond

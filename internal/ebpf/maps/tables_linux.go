@@ -28,16 +28,16 @@ type Needs struct {
 func (n *Needs) Add(r *plan.Route) {
 	f := familyOf(r.Port.Family)
 	n.Frontends[f] += bits.OnesCount64(r.Frontends)
-	n.Slots[f] += slotsFor(len(r.Endpoints()))
+	n.Slots[f] += slotsFor(r.Slots())
 	n.Routes++
 }
 
-// slotsFor returns how many slots so many endpoints take. There are few sizes of many slots, so that what one route leaves another can use.
-func slotsFor(endpoints int) int {
-	if endpoints <= 16 {
-		return endpoints
+// slotsFor returns how much room so many slots take. There are few sizes of many slots, so that what one route leaves another can use.
+func slotsFor(slots int) int {
+	if slots <= 16 {
+		return slots
 	}
-	return 1 << bits.Len(uint(endpoints-1))
+	return 1 << bits.Len(uint(slots-1))
 }
 
 const (
@@ -187,22 +187,22 @@ func (t *Tables) Remove(r *Placed) {
 }
 
 func (t *Tables) retireSlots(r *Placed) {
-	t.grace.retire(region{familyOf(r.Port.Family), r.At.base, slotsFor(len(r.Endpoints()))})
+	t.grace.retire(region{familyOf(r.Port.Family), r.At.base, slotsFor(r.Slots())})
 }
 
 func (t *Tables) show(at Place, r *plan.Route) {
-	t.routes.store(at.index, 0, wordOf(at.base, len(r.Endpoints()), r.Clients))
+	t.routes.store(at.index, 0, wordOf(at.base, r.Slots(), r.Clients))
 }
 
 // fill writes the endpoints of a route into slots that nothing leads to.
 func (t *Tables) fill(r *plan.Route) (base uint32, err error) {
-	family, endpoints := familyOf(r.Port.Family), r.Endpoints()
-	base, ok := t.takeSlots(family, slotsFor(len(endpoints)))
+	family := familyOf(r.Port.Family)
+	base, ok := t.takeSlots(family, slotsFor(r.Slots()))
 	if !ok {
 		return 0, ErrFull
 	}
 	slots := &t.slots[family]
-	for i, e := range endpoints {
+	for i, e := range r.EachSlot() {
 		words := slotOf(e.Addr)
 		for w := range slots.each {
 			slots.store(base+uint32(i), w, words[w])
@@ -414,7 +414,7 @@ func (t *Tables) Repair(routes iter.Seq[*Placed]) (repaired int, err error) {
 
 func (t *Tables) repairRoute(r *Placed, family int) (repaired int) {
 	slots := &t.slots[family]
-	for i, e := range r.Endpoints() {
+	for i, e := range r.EachSlot() {
 		words, differs := slotOf(e.Addr), false
 		for w := range slots.each {
 			if at := r.At.base + uint32(i); slots.load(at, w) != words[w] {
@@ -426,7 +426,7 @@ func (t *Tables) repairRoute(r *Placed, family int) (repaired int) {
 			repaired++
 		}
 	}
-	if t.routes.load(r.At.index, 0) != wordOf(r.At.base, len(r.Endpoints()), r.Clients) {
+	if t.routes.load(r.At.index, 0) != wordOf(r.At.base, r.Slots(), r.Clients) {
 		t.Show(r)
 		repaired++
 	}

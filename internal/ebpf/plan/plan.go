@@ -1,7 +1,7 @@
 // Package plan works out what socket hooks do for a Service: which of its frontends they translate, and for which clients. It is pure.
 //
 // Hooks take only connections that they can translate exactly as netfilter does: forwarded TCP without a new source
-// address, source ranges and affinity. Hooks know the destination of a connection and the process that makes it, but
+// address, source ranges and affinity. No share of them is refused. Hooks know the destination of a connection and the process that makes it, but
 // not yet its source address. All other connections are in no plan and are left to netfilter.
 package plan
 
@@ -66,6 +66,7 @@ type Route struct {
 	Clients  Clients
 	// Frontends has bit i for Port.Frontends[i].
 	Frontends uint64
+	slots     *slots
 }
 
 // maxFrontends and maxEndpoints are what one route can have. Records beyond these limits are left to netfilter.
@@ -83,7 +84,11 @@ func Append(list []Route, s *state.Service, settings *Settings) []Route {
 		}
 		for _, external := range []bool{false, true} {
 			r := Route{Port: p, External: external}
-			if r.Clients = clientsOf(r.traffic(), p.Family, settings); r.Clients == 0 || len(r.Endpoints()) > maxEndpoints {
+			if r.Clients = clientsOf(r.traffic(), p.Family, settings); r.Clients == 0 || len(r.Endpoints()) > maxEndpoints || r.traffic().Inside.Refused > 0 {
+				continue
+			}
+			var ok bool
+			if r.slots, ok = slotsOf(&r.traffic().Inside); !ok {
 				continue
 			}
 			if r.Frontends = frontendsOf(p, external, settings.Local); r.Frontends != 0 {
@@ -173,6 +178,7 @@ func (r *Route) Within(o *Route) (within Route, fewer bool) {
 		port := *r.Port
 		within.Port = &port
 		within.traffic().Inside.Endpoints = shared
+		within.slots, _ = slotsOf(&within.traffic().Inside) // there are fewer than before
 		return within, true
 	}
 	return within, false
