@@ -302,6 +302,9 @@ func (b *Backend) Reconfigure(o Options) error {
 	return nil
 }
 
+// Features implements [backend.Featured]. Weights that the scheduler does not know are left to the base.
+func (b *Backend) Features() state.Features { return backend.FeaturesOf(b.base) & state.Weights }
+
 // Apply makes IPVS and the base show u. See [backend.Backend].
 //
 // What IPVS takes on it gets first, and the base lets go of it then; what IPVS lets go of the base has by then. So there is a dataplane for

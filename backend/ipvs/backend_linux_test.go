@@ -106,6 +106,45 @@ func TestServesAndLetsGo(t *testing.T) {
 	}
 }
 
+// TestWeights: real servers have the weights of endpoints where the scheduler knows weights, and the base serves the rest.
+func TestWeights(t *testing.T) {
+	const vip = "10.96.0.10:80/TCP"
+	weighted := func(refused uint32, weights ...uint16) *state.Service {
+		s := web("web", vip, "10.244.0.1:8080 10.244.0.2:8080")
+		t := &s.Ports[0].Internal
+		for i, w := range weights {
+			t.Inside.Endpoints[i].Weight = w
+		}
+		t.Inside.Refused, t.Outside.Refused = refused, refused
+		return s
+	}
+	n := newNode(t, Options{Logger: logger(t), Scheduler: "wlc"})
+	n.full(weighted(0, 80, 15))
+	n.wantShown(vip, "wlc 10.244.0.1:8080=80 10.244.0.2:8080=15")
+	n.update(weighted(0, 80, 65535))
+	n.wantShown(vip, "wlc 10.244.0.1:8080=80 10.244.0.2:8080=65535")
+	n.restart()
+	if result := n.full(weighted(0, 80, 65535)); result.Written > 0 {
+		t.Errorf("a restart writes %d", result.Written)
+	}
+	n.update(weighted(0))
+	n.wantShown(vip, "wlc 10.244.0.1:8080=1 10.244.0.2:8080=1")
+	n.update(weighted(5, 80, 15))
+	n.wantShown(vip, "wlc 10.244.0.1:8080=0 10.244.0.2:8080=0")
+	if !n.base.serves(key(vip)) {
+		t.Error("the base does not serve a frontend that refuses a share")
+	}
+
+	n = newNode(t, Options{Logger: logger(t), Scheduler: "lc"})
+	n.full(weighted(0, 80, 15))
+	n.wantShown(vip, "")
+	if !n.base.serves(key(vip)) {
+		t.Error("the base does not serve a frontend whose weights the scheduler does not know")
+	}
+	n.update(weighted(0, 80, 80))
+	n.wantShown(vip, "lc 10.244.0.1:8080=80 10.244.0.2:8080=80")
+}
+
 func TestFlowsOfUDP(t *testing.T) {
 	n := newNode(t, Options{Logger: logger(t)})
 	const vip = "10.96.0.10:53/UDP"
@@ -423,7 +462,8 @@ type history struct {
 }
 
 func newHistory(t *testing.T, seed uint64) *history {
-	h := &history{node: newNode(t, Options{ResetRemoved: seed%4 == 3}), r: rand.New(rand.NewPCG(seed, 1)), records: map[state.ServiceName]*state.Service{}, applied: map[state.ServiceName]*state.Service{}}
+	scheduler := []string{"rr", "wlc"}[seed%2]
+	h := &history{node: newNode(t, Options{ResetRemoved: seed%4 == 3, Scheduler: scheduler}), r: rand.New(rand.NewPCG(seed, 1)), records: map[state.ServiceName]*state.Service{}, applied: map[state.ServiceName]*state.Service{}}
 	fails := func(rate int) func() bool { return func() bool { return h.failing && h.r.IntN(rate) == 0 } }
 	h.ipvs.fail, h.links.fail, h.base.fail = fails(30), fails(30), fails(20)
 	// When one of the two lets go of a frontend that there was and is, the other has it.
@@ -458,7 +498,14 @@ func (h *history) service(i int) *state.Service {
 			return e
 		}
 		all := pick()
-		p.Internal = state.Traffic{Inside: route(all), Outside: route(all), Masquerade: state.Masquerade(h.r.IntN(4))}
+		to := route(all)
+		if len(all) > 0 && h.r.IntN(3) == 0 {
+			for n := range all {
+				all[n].Weight = uint16(1 + h.r.IntN(3))
+			}
+			to.Refused = uint32(max(0, h.r.IntN(8)-5))
+		}
+		p.Internal = state.Traffic{Inside: to, Outside: to, Masquerade: state.Masquerade(h.r.IntN(4))}
 		p.External = p.Internal
 		if h.r.IntN(4) == 0 {
 			p.External.Outside = route(pick())
@@ -468,7 +515,7 @@ func (h *history) service(i int) *state.Service {
 		}
 		if protocol == state.UDP {
 			p.Lingering = slices.DeleteFunc(pick(), func(e state.Endpoint) bool {
-				return slices.Contains(all, e) || slices.Contains(p.External.Outside.Endpoints, e)
+				return slices.ContainsFunc(all, func(a state.Endpoint) bool { return a.Addr == e.Addr }) || slices.Contains(p.External.Outside.Endpoints, e)
 			})
 		}
 		s.Ports = append(s.Ports, p)
@@ -626,8 +673,8 @@ func (h *history) check() {
 				}
 			}
 			for _, e := range want.Endpoints {
-				if in.dests[e.Addr] == nil {
-					h.t.Errorf("%v lacks endpoint %v", want.Key, e.Addr)
+				if dest := in.dests[e.Addr]; dest == nil || dest.Weight != max(1, uint32(e.Weight)) {
+					h.t.Errorf("%v has endpoint %v as %+v, want the weight %d", want.Key, e.Addr, dest, e.Weight)
 				}
 			}
 		}

@@ -101,7 +101,7 @@ func (b *Backend) isRefused(k plan.Key) bool { return b.refused[k] != nil }
 // divide returns the settings by which records are to be divided now.
 func (b *Backend) divide() plan.Settings {
 	local := slices.DeleteFunc(slices.Clone(b.addrs.Addrs()), func(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() })
-	return plan.Settings{Excluded: b.o.ExcludeCIDRs, Local: local, Connections: b.o.ResetRemoved, Retired: b.retired}
+	return plan.Settings{Excluded: b.o.ExcludeCIDRs, Local: local, Connections: b.o.ResetRemoved, Retired: b.retired, Weights: b.o.weighs()}
 }
 
 // rules returns what the rules of the tables are to be made of.

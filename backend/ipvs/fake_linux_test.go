@@ -47,7 +47,7 @@ type fakeServer struct {
 
 func newFakeIPVS() *fakeIPVS {
 	return &fakeIPVS{
-		servers: map[ipvs.Server]*fakeServer{}, schedulers: []string{"rr", "lc"}, weakened: func(plan.Key) {},
+		servers: map[ipvs.Server]*fakeServer{}, schedulers: []string{"rr", "lc", "wlc"}, weakened: func(plan.Key) {},
 		timeouts: ipvs.Timeouts{TCP: 900e9, TCPFin: 120e9, UDP: 300e9},
 	}
 }
@@ -379,6 +379,7 @@ func (b *fakeBase) CountAbove(whole map[state.ServiceName]*state.Service, full b
 func (b *fakeBase) Counts([]state.FrontendKey) ([]backend.Counts, error) { return nil, nil }
 
 func (b *fakeBase) Verify(context.Context) (backend.Result, error) { return backend.Result{}, nil }
+func (b *fakeBase) Features() state.Features                       { return state.AllFeatures }
 func (b *fakeBase) Disturbed() <-chan struct{}                     { return b.disturbed }
 
 // node is a backend with a kernel of its own in memory, but for nf_tables, in a network namespace.

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/switchyard-net/switchyard/state"
@@ -19,7 +20,8 @@ type Options struct {
 	// MasqueradeBit is the number of the bit of packet marks, 0 to 31, that marks connections for masquerading between two hooks. Default 14.
 	// The base may use the same.
 	MasqueradeBit *int
-	// Scheduler is the kernel's name of the scheduler. Default: rr.
+	// Scheduler is the kernel's name of the scheduler. Default: rr. The schedulers wrr, wlc, sed, nq, sh, mh and twos know weights. With others, the
+	// base serves frontends with different weights. It always serves frontends that refuse a share of connections.
 	Scheduler string
 	// ExcludeCIDRs are addresses of virtual servers that belong to others. Frontends there are left to the base.
 	ExcludeCIDRs []netip.Prefix
@@ -47,6 +49,12 @@ const (
 
 // schedulerName is how the kernel names its schedulers. Which of them there are depends on its modules.
 var schedulerName = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,14}$`)
+
+// weighing are the schedulers that share connections by the weights of real servers.
+var weighing = []string{"wrr", "wlc", "sed", "nq", "sh", "mh", "twos"}
+
+// weighs reports whether the scheduler does.
+func (o *Options) weighs() bool { return slices.Contains(weighing, o.Scheduler) }
 
 // complete fills in defaults, and returns an error if the options are invalid.
 func (o *Options) complete() error {

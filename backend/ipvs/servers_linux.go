@@ -175,7 +175,7 @@ func (s *servers) serve(k plan.Key, v *server) error {
 	}
 	var added []ipvs.Dest
 	for _, e := range v.want.Endpoints {
-		to := ipvs.Dest{Addr: e.Addr, Weight: 1}
+		to := ipvs.Dest{Addr: e.Addr, Weight: max(1, uint32(e.Weight))}
 		d := v.held.dests[e.Addr]
 		if d == nil {
 			added = append(added, to)

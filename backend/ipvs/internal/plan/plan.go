@@ -66,12 +66,14 @@ type Settings struct {
 	// Connections is set if the base needs all endpoints of a TCP port, including frontends that IPVS serves. Otherwise the base would reset
 	// connections to the endpoints that it does not know.
 	Connections bool
+	// Weights is set if the scheduler shares connections by the weights of real servers. Otherwise frontends with different weights are left to the base.
+	Weights bool
 }
 
 // Equal reports whether two settings divide every record alike.
 func (o *Settings) Equal(p *Settings) bool {
 	return slices.Equal(o.Excluded, p.Excluded) && slices.Equal(o.Local, p.Local) && o.Connections == p.Connections &&
-		o.Retired == p.Retired
+		o.Retired == p.Retired && o.Weights == p.Weights
 }
 
 // Serves reports whether a virtual server of ours may have an address.
@@ -107,7 +109,7 @@ func (o *Settings) Divide(s *state.Service, refused func(Key) bool) *Division {
 		for j := range p.Frontends {
 			f := &p.Frontends[j]
 			k := Key{p.Protocol, netip.AddrPortFrom(f.Addr, f.Port)}
-			t, ok := plain(p, f)
+			t, ok := o.plain(p, f)
 			if !ok || !o.Serves(f.Addr) || refused(k) {
 				if len(left) < len(p.Frontends) {
 					left = append(left, *f)
@@ -137,7 +139,7 @@ func (o *Settings) Divide(s *state.Service, refused func(Key) bool) *Division {
 }
 
 // plain returns what happens to connections to a frontend, if IPVS can say it: the same for all clients.
-func plain(p *state.Port, f *state.Frontend) (*state.Traffic, bool) {
+func (o *Settings) plain(p *state.Port, f *state.Frontend) (*state.Traffic, bool) {
 	t := &p.External
 	if f.Kind == state.ClusterIP {
 		t = &p.Internal
@@ -145,7 +147,13 @@ func plain(p *state.Port, f *state.Frontend) (*state.Traffic, bool) {
 	// A virtual server remembers clients for itself only, while their connections last. The affinity of a port covers all its frontends, and
 	// ends some time after the last connection began.
 	return t, f.Kind != state.NodePort && !f.Restricted && p.Affinity == 0 &&
-		t.Inside.Verdict == state.Forward && t.Inside.Equal(&t.Outside)
+		t.Inside.Verdict == state.Forward && t.Inside.Equal(&t.Outside) && o.draws(&t.Inside)
+}
+
+// draws reports whether the scheduler can choose among the endpoints of a route. No scheduler refuses a share of connections.
+func (o *Settings) draws(r *state.Route) bool {
+	isOther := func(e state.Endpoint) bool { return e.Weight != r.Endpoints[0].Weight }
+	return r.Refused == 0 && (o.Weights || !slices.ContainsFunc(r.Endpoints, isOther))
 }
 
 // lingering returns the endpoints of a port that are not in a route of it, but may have flows.

@@ -35,16 +35,30 @@ func record() *state.Service {
 // TestDivide: what IPVS can say it gets, and the base gets exactly the rest.
 func TestDivide(t *testing.T) {
 	all := []string{"10.96.0.10:80/TCP", "192.0.2.10:80/TCP", "203.0.113.10:80/TCP"}
+	weigh := func(refused uint32, weights ...uint16) func(*state.Port) {
+		return func(p *state.Port) {
+			r := forward("10.244.0.1:8080", "10.244.0.2:8080")
+			for i, w := range weights {
+				r.Endpoints[i].Weight = w
+			}
+			r.Refused = refused
+			p.External.Inside, p.External.Outside = r, r
+		}
+	}
 	for name, c := range map[string]struct {
 		change  func(*state.Port)
 		o       Settings
 		refused string
 		want    []string
 	}{
-		"plain":        {want: all},
-		"affinity":     {change: func(p *state.Port) { p.Affinity = time.Hour }},
-		"local policy": {change: func(p *state.Port) { p.External.Outside = forward("10.244.0.1:8080") }, want: all[:1]},
-		"local, none":  {change: func(p *state.Port) { p.External.Outside = state.Route{Verdict: state.Drop} }, want: all[:1]},
+		"plain":   {want: all},
+		"weights": {change: weigh(0, 1, 2), o: Settings{Weights: true}, want: all},
+		"weights that the scheduler does not know": {change: weigh(0, 1, 2), want: all[:1]},
+		"equal weights":   {change: weigh(0, 7, 7), want: all},
+		"a refused share": {change: weigh(1, 7, 7), o: Settings{Weights: true}, want: all[:1]},
+		"affinity":        {change: func(p *state.Port) { p.Affinity = time.Hour }},
+		"local policy":    {change: func(p *state.Port) { p.External.Outside = forward("10.244.0.1:8080") }, want: all[:1]},
+		"local, none":     {change: func(p *state.Port) { p.External.Outside = state.Route{Verdict: state.Drop} }, want: all[:1]},
 		"no endpoints": {change: func(p *state.Port) {
 			p.Internal.Inside = state.Route{Verdict: state.Reject}
 			p.Internal.Outside = p.Internal.Inside
