@@ -48,44 +48,56 @@ func DescribeMachine() string {
 
 const intro = `# Proof: mode %s
 
-The outcome of connections through Switchyard while faults are injected. ` + "`make proof DATAPLANE=%s SCALE=%v`" + ` writes this page.
+Outcome of connections through Switchyard during injected faults, written by ` + "`make proof DATAPLANE=%s SCALE=%v`" + `.
 
 `
 
 const how = `
-## How it is counted
+## Method
 
-Each scenario has a lab of network namespaces: a node with the proxy, another node, pods on both, a client outside. Three services of
-eight pods each are called over TCP and UDP, IPv4 and IPv6. A pod, which is also an endpoint, and the node call cluster IPs. A client outside and a pod call NodePorts. A client outside and the node call a load balancer's IP. One service has client affinity, with
-clients inside and outside, one externalTrafficPolicy Local. New connections are made at a steady pace, without waiting for earlier ones. Each client connects to each address every 10 to 20 ms. Others stay open and are used all the time. Connections and requests
-have numbers, and servers name themselves and repeat the numbers. Each change makes some pods ready, terminating, or no endpoints,
-while they all go on serving; one pod is never ready, and never allowed.
+Each scenario has a lab of network namespaces: a node with the proxy, another node, pods on both, and an external client. Three Services
+have eight pods each, and are called over TCP and UDP, IPv4 and IPv6. A pod, which is also an endpoint, and the node call cluster IPs. The
+external client and a pod call NodePorts. The external client and the node call a load balancer IP. One Service has client affinity, with
+internal and external clients, and one has the traffic policy Local. Each client opens a connection to each address every 10 to 20 ms,
+and never waits for earlier ones. Other connections stay open and are always in use. Connections and requests have numbers, which servers
+repeat with their own names. Each change makes some pods ready, terminating, or not endpoints; all pods continue to serve. One pod is never
+ready, and never allowed.
 
-- **Connections** were tried; **requests** are those on them.
-- **Lost** had no answer within 900 ms, which is less than TCP's first retransmission of a SYN. On an open TCP connection it is 5 s. The longest echo shows shorter losses there, as TCP sends nothing again within 200 ms.
-- **Reset** were refused, or ended by somebody other than the server, or given to a server that was ending.
-- **Wrong endpoint** counts those answered by an endpoint that the oracle (test/oracle) does not allow. A change begins before the proxy gets the update. It ends when a connection to a service of that update shows the change. A connection that was open
-  at some moment of that time may go by the old or the new state. A client with affinity that moves although its endpoint is
-  still allowed counts here. So does a UDP flow that is still with an endpoint 1 s after the endpoint stopped serving. **One
-  state** is the share of new connections that no change was under way for, so that a single state judges them.
-- A relay in a process (mode userspace) ends with its connections when it is killed. From the kill until the next process serves, connections may fail; those
-  count as expected failures. Clients with affinity that come between two processes, and flows of datagrams whose process was killed, may get
-  another endpoint. "Here" below has how many there were, and how many were handed over. Such a process runs before all others, as packets do in the
-  kernel.
-- **Ended** were closed by their server, or are UDP flows that were deleted because their endpoint was gone, perhaps before the first answer.
-- **Expected failures** failed as the cluster's state allows. In the scenario of the flush on an older kernel, they may fail within 200 ms after all rules were deleted. That includes resets
-  of open connections, since the kernel translates no packets while there are no rules for it. Data that an open TCP connection has sent must arrive after the repair.
-- **Longest gap**: the longest time in which no new connection of one client to one address succeeded although it had to. It is the time from the beginning of a connection to its answer. After failures, it is the time from the first failure's beginning to the answer of a later connection.
-- **Longest echo** is the same for requests on open connections. It may be 100 ms, but after a flush on an older kernel.
-- **Slowest change** is the longest time from the update to the first connection that shows it. It includes the time in which the proxy did not run.
+- **Connections** were tried; **requests** were sent on them.
+- **Lost** had no answer within 900 ms, which is less than TCP's first retransmission of a SYN. On an open TCP connection, the limit is 5 s.
+  The longest echo shows shorter losses there: TCP retransmits after 200 ms at the earliest.
+- **Reset** were refused, ended by anything but the server, or sent to a server that was ending.
+- **Wrong endpoint** were answered by an endpoint that the oracle (test/oracle) does not allow. A change begins before the proxy gets the
+  update, and ends when a connection to a Service of that update shows it. A connection that was open during that time may follow the old or
+  the new state. Clients with affinity that move although their endpoint is allowed also count. So do UDP flows that stay with an endpoint 1
+  s after it stopped serving.
+- **One state** is the share of new connections without a change in progress, so that a single state judges them.
+- **Ended** were closed by their server, or are UDP flows that were deleted because their endpoint was gone.
+- **Expected failures** failed as the cluster's state allows. After a flush on an older kernel, connections may fail within 200 ms, which
+  includes resets of open ones. Data of an open TCP connection must arrive after the repair. A relay (mode userspace) that is killed ends
+  its connections; new ones may fail until the next process serves. Clients with affinity that connect between two processes, and UDP flows
+  of the killed process, may get another endpoint. [The scenarios](#the-scenarios) have the numbers.
+- **Longest gap** is the longest time without a successful new connection of one client to one address, although it had to succeed. A gap
+  begins with the first failed connection, or otherwise with the slow one, and ends with an answer.
+- **Longest echo** is the same for requests on open connections. It may be 100 ms, except after a flush on an older kernel.
+- **Slowest change** is the longest time from the update to the first connection that shows it, including the time without a process.
+- **Over 5 ms** counts slow connections, of 100,000 new ones, without subtraction. It shows effects of the proxy on all packets. A kernel
+  without preemption walks its connection tracking table without a pause, which takes 7 to 30 ms here.
+- **CPU steal** is the share of the processors that the hypervisor gave to other machines.
 
-A machine with few processors makes gaps of its own. The load runs before all other programs (SCHED_RR). A control runs at the same time: connections from outside and from the other node to a pod there. Their packets never reach the node with the proxy. On each processor, a thread of the load repeatedly sleeps for half a millisecond. If it wakes up a millisecond late or more, it notes a stall. The time in which the control waited or a processor stalled, during a gap or within 10 ms of it, is subtracted from the gap. The rest is in bold. In parentheses are the gap as it was measured, and the longest one of the
-control in the whole scenario. **Excused** is the share of the time that could be taken off: what happens then is not seen in
-gaps. The machine was too busy for a judgement if it is more than 20%. The same holds if a gap of the control has more than 20 ms without a stall. Then the scenario is run again, three times at most, if nothing else was wrong. **CPU steal** is the share of
-the processors that the machine under this one gave to others. The number of connections over 5 ms, of 100,000 new ones, is reported without subtraction, for the proxy and for the control. Effects of the proxy on all packets, such as a processor that is busy in the kernel, must show there. A kernel that is not preemptible walks its connection tracking table without a pause, for itself or for a process that lists it. Here this takes 7 to 30 ms.
+A machine with few processors causes gaps of its own. So the load, and a relay in a process, run with priority over all other programs
+(SCHED_RR). A control connects from outside and from the other node to a pod there, and never passes the node with the proxy. On each
+processor, a thread of the load sleeps for half a millisecond repeatedly. If it wakes up a millisecond late or more, this is a stall. The
+waiting time of the control and the stalls, within 10 ms of a gap, are subtracted from the gap. The remaining time is in bold. In
+parentheses are the measured gap, and the longest gap of the control. **Excused** is the share of the time that could be subtracted. Above
+20%, the machine was too busy. The same applies if a gap of the control has more than 20 ms without a stall. The scenario then runs again,
+at most three times, if it has no other fault.
 
-Not in it: SCTP, connections that are closed with FIN, affinity that expires, Services without endpoints. The suite in
-[conformance](../conformance) has them, without this load. Clients that reuse a port within 10 s after a reset are not in it either. If the reset had overtaken their last packet, Linux sends them to their previous endpoint, whatever the rules are. In the scenarios of the slow source, the 10,000 changes and the flushes, brain and store are in the load's process. The dataplane gets states over the node-local API.
+Not covered: SCTP, connections that are closed with FIN, affinity that expires, and Services without endpoints.
+[conformance](../conformance) covers them without this load. Clients that reuse a port within 10 s after a reset are not covered either. If
+the reset overtook their last packet, Linux sends them to their previous endpoint, regardless of the rules. In the scenarios slow source,
+10000 changes, tenants and the flushes, the brain and the store are in the process of the load. The dataplane gets states over the
+node-local API.
 `
 
 // Write returns the report as a page in Markdown.
@@ -111,10 +123,10 @@ func (f *Findings) Write() string {
 		b.WriteString("\n## Upstream kube-proxy, nftables mode\n\n")
 		fmt.Fprintf(&b, "Measured on %s. Scale %v, %d new connections a second. ", u.Machine, u.Scale, u.Rate)
 		b.WriteString("The scenarios are the same on a smaller scale, with a real API server on the machine, and without services that have no clients. " +
-			"That is easier for it: its syncs take the longer the more services there are.\n\n")
+			"This is easier for kube-proxy, because its syncs take longer with more services.\n\n")
 		writeTable(&b, u.Results)
 	}
-	b.WriteString("\n## Longest gaps that are the proxy's\n\n```\n")
+	b.WriteString("\n## Longest gaps caused by the proxy\n\n```\n")
 	writeBars(&b, "Switchyard", f.Ours)
 	if f.Upstream != nil {
 		writeBars(&b, "kube-proxy", f.Upstream.Results)
@@ -125,7 +137,7 @@ func (f *Findings) Write() string {
 		fmt.Fprintf(&b, "- **%s**: %s Here: %s.\n", f.Ours[i].Scenario, aboutOf(f.Ours[i].Scenario), f.Ours[i].Happened)
 	}
 	if len(f.Mutants) > 0 {
-		b.WriteString("\n## Mutants\n\nA mutant, a Switchyard with an injected bug, must fail its scenario.\n\n" +
+		b.WriteString("\n## Mutants\n\nA mutant is a Switchyard with an injected bug. It must fail its scenario.\n\n" +
 			"| Switchyard that ... | Scenario | Lost | Reset | Wrong endpoint | Longest gap, ms | Noticed |\n|---|---|---:|---:|---:|---:|---|\n")
 		for _, p := range f.Mutants {
 			c := &p.Result.Report.Counts

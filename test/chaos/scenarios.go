@@ -16,37 +16,35 @@ import (
 // scenarios are all of them, in the order in which they run.
 var scenarios = []scenario{
 	{
-		name: "peace", about: "Nothing happens but the load, and a change now and then.",
+		name: "peace", about: "Only the load, and a few changes.",
 		feed: fromFiles, foreign: true, run: peace,
 	},
 	{
-		name: "kill", about: "SIGKILL at random moments, while it starts, while it waits and while it commits changes; started again at once. A third " +
-			"of the kills come 0 to 4 ms after the beginning of a commit. Every ninth process lives on for 2 s: it must have cut the flows of datagrams that " +
-			"those before it did not live to cut.",
+		name: "kill", about: "SIGKILL at random moments: at the start, while idle and during commits, followed by a new start. A third of the kills come 0 to 4 ms after the start of a commit. Every ninth process runs for 2 s, and must delete the UDP flows that the killed ones left.",
 		feed: fromFiles, uses: []role{isDoomed}, foreign: true, background: 300, run: kill,
 	},
 	{
-		name: "restart", about: "SIGTERM and a new start, with changes in between. Every fifth start comes more than a second late. If a relay carries connections, the last start comes after the previous process has waited for it without success. Open connections end with that process, and new ones must succeed.",
+		name: "restart", about: "SIGTERM and a new start, with changes in between. Every fifth start comes more than a second late. If a relay carries connections, the last start comes after the previous process stopped waiting for it. Open connections end with that process, and new ones must succeed.",
 		feed: fromFiles, foreign: true, background: 300, run: restart,
 	},
 	{
-		name: "switch", about: "The mode in the configuration file changes while the process runs, from each mode to each, while the cluster changes. If the kernel carries connections in both modes, the switch is repeated with a SIGKILL at a random moment of it. If a relay may carry them, it is repeated with a SIGTERM.",
+		name: "switch", about: "The configuration file changes between all pairs of modes at run time, while the cluster changes. If the kernel carries connections in both modes, the switch is repeated with a SIGKILL at a random moment. If a relay may carry them, it is repeated with a SIGTERM.",
 		feed: fromAPIServer, switches: true, background: 100, run: switchModes,
 	},
 	{
-		name: "rolling update", about: "Every pod of the services is replaced, one after the other. The new one gets ready, the old one terminates, its endpoint goes, and it closes its connections.",
+		name: "rolling update", about: "Every pod of the services is replaced in turn. The new pod becomes ready. The old one terminates, leaves the endpoints, and closes its connections.",
 		feed: fromFiles, foreign: true, run: rollingUpdate,
 	},
 	{
-		name: "flush", about: "Somebody runs `nft flush ruleset`. Since Linux 6.9, the kernel leaves Switchyard's tables alone then. The tables of iptables have no owner: they are emptied, and written again.",
+		name: "flush", about: "Another program runs `nft flush ruleset`. Since Linux 6.9, this does not affect Switchyard's tables. Tables of iptables have no owner: they are flushed and restored.",
 		feed: fromStore, foreign: true, background: 1000, run: flush,
 	},
 	{
-		name: "flush on an older kernel", about: "The same on a kernel that cannot keep others from changing tables: the rules go, and are written again.",
+		name: "flush on an older kernel", about: "The same on a kernel without table owners: the rules are flushed and restored.",
 		feed: fromStore, role: isShared, background: 1000, run: flushRules,
 	},
 	{
-		name: "upgrade", uses: []role{isNext}, about: "A version with another skeleton of rules takes over, and later the first one again, with changes in between.",
+		name: "upgrade", uses: []role{isNext}, about: "A version with another layout of rules takes over, and later the first one again, with changes in between.",
 		feed: fromFiles, background: 300, run: upgrade,
 	},
 	{
@@ -58,37 +56,35 @@ var scenarios = []scenario{
 		feed: fromServers, modes: []string{"nftables"}, background: 300, slowest: 30 * time.Second, run: mixedVersions,
 	},
 	{
-		name: "reload", about: "The configuration file changes repeatedly: the mark's bit, addresses, timeouts, the connection to the API server. " +
-			"From time to time another process goes on.",
+		name: "reload", about: "The configuration file changes repeatedly: the mark bit, addresses, timeouts, the connection to the API server. Sometimes another process takes over.",
 		feed: fromAPIServer, run: reload,
 	},
 	{
-		name: "full disk", about: "The disk is full when the configuration file is written: what is left of it is empty. The process goes on; " +
-			"started again it does not come up until there is a file.",
+		name: "full disk", about: "The disk is full when the configuration file is written, so the file is empty. The running process continues. A new one does not start until there is a file.",
 		feed: fromAPIServer, run: fullDisk,
 	},
 	{
-		name: "API server away", about: "The API server is gone, and with it the process once. It comes back with changes, without one of its services, and without a history of the changes. How soon a client asks again, 60 s at most, client-go decides. Flows of datagrams may be deleted 5 s late. Services and EndpointSlices come one after the other, with a look at 50,000 flows for each.",
+		name: "API server away", about: "The API server is gone, and the process restarts once. The API server returns with changes, without one service and without the history of changes. Clients retry within 60 s (client-go). UDP flows may be deleted 5 s late. Services and EndpointSlices arrive one by one, and each takes a look at 50,000 flows.",
 		feed: fromAPIServer, slowest: 90 * time.Second, cutTimeout: lateCut, run: away,
 	},
 	{
-		name: "slow source", about: "A new source knows nothing at first. The cluster's objects come one by one, over seconds, before it is complete. Every second time the process is also started again.",
+		name: "slow source", about: "A new source is empty at first. The cluster's objects arrive one by one over seconds. Every second time, the process also restarts.",
 		feed: fromStore, background: 300, run: slowSource,
 	},
 	{
-		name: "10000 changes a second", about: "Endpoints of other services change 10,000 times a second, while endpoints of the services under load also change.",
+		name: "10000 changes a second", about: "Endpoints of other services change 10,000 times a second. Endpoints of the services under load also change.",
 		feed: fromStore, background: 300, run: churn,
 	},
 	{
-		name: "tenants", about: "Tenants attack at the same time. The first has a Service with 190 ports and 1,000 source ranges, the maximum, and changes one range ten times a second. The second sends 2,000 datagrams a second with forged sources to a Service with affinity, of which an endpoint leaves and returns. Another program commits rules of its own. During the attack the process is killed once. Nobody else may notice.",
+		name: "tenants", about: "Tenants attack at the same time. The first has a Service with 190 ports and 1,000 source ranges, the maximum, and changes one range ten times a second. The second sends 2,000 datagrams a second with forged sources to a Service with affinity, whose endpoint leaves and returns. Another program commits its own rules. The process is killed once. Other clients must not notice.",
 		feed: fromStore, modes: []string{"nftables", "ebpf"}, background: 300, run: tenants,
 	},
 	{
-		name: "netlink errors", about: "The kernel refuses one commit in five, with ENOBUFS, ENOMEM, EINTR, EEXIST or EPERM. The answer to one in five of the others is lost. Refused commits are tried again service by service, so that a change counts 500 ms after its mark.",
+		name: "netlink errors", about: "The kernel refuses 20% of the commits, with ENOBUFS, ENOMEM, EINTR, EEXIST or EPERM. The answer to 20% of the others is lost. Refused commits are retried service by service, so a change counts 500 ms after its mark.",
 		feed: fromFiles, role: isFaulty, background: 300, slack: 500 * time.Millisecond, run: netlinkErrors,
 	},
 	{
-		name: "clock jumps", about: "The wall clock jumps twice a second, by up to a year back and forth, through changes and restarts.",
+		name: "clock jumps", about: "The wall clock jumps twice a second, by up to a year in both directions, during changes and restarts.",
 		feed: fromFiles, variant: jumpy, background: 300, run: clockJumps,
 	},
 }
