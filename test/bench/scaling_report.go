@@ -16,13 +16,15 @@ import (
 
 const growthsText = `# How time grows
 
-Written by ` + "`bench scaling --out docs/benchmarks`" + ` (%d CPUs, %s, %s). Each operation is measured with ten times more and more of
-everything that objects or packets can make more of. Its time is the shortest of several rounds, each of at least a millisecond.
+Written by ` + "`bench scaling --out docs/benchmarks`" + ` (%d CPUs, %s, %s). Each operation is measured in all dimensions
+that objects or packets can increase, in steps of a factor of ten. A time is the shortest of several rounds of at least a millisecond.
 
-- **slope** is the slope of the best straight line on a log-log scale. It is 0 for a constant time, 1 for a time that grows as the size, 2 for its square. **last** is the slope between the two largest sizes, where fixed costs no longer hide a square.
-- An operation on one object, while others become more, must stay: at most %.2f, which is what caches cost. All others may grow as much as
-  what they work on: at most %.2f. The cost of a change of an endpoint or range may grow with its own Service. A record is computed, compared and sent as a whole.
-- STEEP marks slopes above that, with the reason.
+- **slope** is the exponent of a power law fitted to the times: 0 is constant, 1 linear, 2 quadratic. **last** is the slope between the two largest sizes, where fixed costs
+  hide less.
+- An operation on one object must not depend on the number of other objects: at most %.2f, for caches. All other operations
+  may be linear: at most %.2f. A change of an endpoint or range may grow with its own
+  Service. A record is computed, compared and sent as a whole.
+- STEEP marks steeper slopes, with the reason.
 
 ` + "```\n%s```\n"
 
