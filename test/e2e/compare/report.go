@@ -73,19 +73,19 @@ func (r *report) table() string {
 func (r *report) write(document, data string) error {
 	text := fmt.Sprintf(`# Comparison with upstream kube-proxy
 
-Written by `+"`make compare`"+`: %d services with %d endpoints each, in a real API server. One proxy ran after the other, with
-the same configuration file. Both ran on one machine (%s). Each proxy had a
-node of its own.
+Written by `+"`make compare`"+`: %d services with %d endpoints each, in a real API server. The proxies ran one after the other, with the same
+configuration file and a node of their own. The machine has %s.
 
 %s
-- Start to all services programmed: from the start of the process until connections to %d random services are all answered. The time of as
-  many connections to a programmed node is subtracted.
-- API change to kernel: one endpoint of one service is replaced by another. The time is from the API server's answer to that request until a new connection reaches the new endpoint. %d changes of kube-proxy, %d of Switchyard, 1.2 s apart.
-- Memory: VmRSS of the process, five seconds after the sync, and at the end of the load.
-- Processor time: user and system time of the process and of nft, which it runs. The load is %.0f s of %d changes of
-  endpoints a second (%d and %d in all).
-- The goals were set for kube-proxy 1.36. Each change took it 3.3 s, because it wrote all rules of the cluster again. Release 1.37
-  writes the difference. So the goal of 500 for a change is not reached.
+- Start to all services programmed: from the start of the process until %d random services answer. The time of the same connections to a
+  programmed node is subtracted.
+- API change to kernel: one endpoint is replaced by another. The time is from the API server's response until a new connection reaches the
+  new endpoint. kube-proxy had %d changes and Switchyard %d, 1.2 s apart.
+- Memory: VmRSS of the process five seconds after the sync, and at the end of the load.
+- Processor time: user and system time of the process and its nft processes. The load is %.0f s of %d endpoint changes a second (%d and
+  %d in total).
+- The goals were set for kube-proxy 1.36, which rewrote all rules in 3.3 s for each change. Release 1.37 writes the difference, so the goal
+  of 500 for a change is not reached.
 `, r.Services, r.Endpoints, r.Machine, r.table(), min(sampled, r.Services), r.Results[0].Changes, r.Results[1].Changes,
 		r.LoadSeconds, r.Rate, r.Results[0].LoadChanges, r.Results[1].LoadChanges)
 	if err := os.WriteFile(document, []byte(text), 0o644); err != nil {
