@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	proxyNameLabel = "service.kubernetes.io/service-proxy-name"
-	optOutLabel    = "networking.k8s.io/kube-proxy"
+	proxyNameLabel   = "service.kubernetes.io/service-proxy-name"
+	optOutLabel      = "networking.k8s.io/kube-proxy"
+	weightAnnotation = "switchyard.net/weight"
 )
 
 // resource describes the watch for one kind of object.
