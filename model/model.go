@@ -137,6 +137,8 @@ type EndpointSlice struct {
 	// Hostnames are the hostnames of Endpoints, one for each, empty where an endpoint has none. It is nil if no
 	// endpoint has one, as in most slices. A separate list saves the memory for a hostname in each endpoint.
 	Hostnames []string
+	// Pods are the names of the pods of Endpoints. They decide nothing about routing.
+	Pods PodNames
 	// TriggerTime is the time of the event in the cluster that led to the slice's latest change, zero if unknown
 	// (annotation endpoints.kubernetes.io/last-change-trigger-time). It measures programming latency.
 	TriggerTime time.Time

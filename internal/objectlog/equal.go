@@ -7,8 +7,8 @@ import (
 )
 
 // equal reports whether two objects agree in all their fields; either may be nil. A slice that is nil and one that is empty
-// agree, and so do times at which it is the same moment. A trigger time counts although it decides nothing about routing:
-// later receivers of the object must not take it for another one's.
+// agree, and so do times at which it is the same moment. A trigger time and names of pods count although they decide nothing about
+// routing. Later receivers of the object must not take them for another one's.
 func equal(a, b model.Object) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -45,7 +45,7 @@ func equalServices(a, b *model.Service) bool {
 func equalSlices(a, b *model.EndpointSlice) bool {
 	return a.Namespace == b.Namespace && a.Name == b.Name && a.Service == b.Service && a.ProxyName == b.ProxyName && a.HasProxyName == b.HasProxyName && a.Headless == b.Headless &&
 		a.Family == b.Family && slices.Equal(a.Ports, b.Ports) && slices.EqualFunc(a.Endpoints, b.Endpoints, equalEndpoints) &&
-		slices.Equal(a.Hostnames, b.Hostnames) && a.TriggerTime.Equal(b.TriggerTime) && a.Weight == b.Weight
+		slices.Equal(a.Hostnames, b.Hostnames) && a.Pods == b.Pods && a.TriggerTime.Equal(b.TriggerTime) && a.Weight == b.Weight
 }
 
 func equalEndpoints(a, b model.Endpoint) bool {

@@ -32,7 +32,7 @@ func samples() []model.Object {
 				Addr: netip.MustParseAddr("10.1.0.1"), Ready: true, Serving: true, Terminating: true, NodeName: "n1",
 				ZoneHints: []string{"west"}, NodeHints: []string{"n1"},
 			}},
-			Hostnames: []string{"a-0"}, TriggerTime: at, Weight: "70",
+			Hostnames: []string{"a-0"}, Pods: model.PackPods("", []string{"a-0"}), TriggerTime: at, Weight: "70",
 		},
 		&model.Node{Name: "n1", Zone: "west", Addresses: addrs(), Internal: 1, PodCIDRs: prefixes()},
 		&model.Namespace{Name: "ns", ProxyDisabled: true},
