@@ -119,6 +119,32 @@ func TestFaultsOfANode(t *testing.T) {
 	expect(t, err, []string{"not set"})
 }
 
+// TestBadPodNames: names of pods that a relay should not send are left out. The slice stays, and hostile ones take no memory.
+func TestBadPodNames(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	for name, pods := range map[string]*clusterv1.PodNames{
+		"none":              nil,
+		"empty":             {},
+		"too few":           {Prefix: "dns-", Rests: []string{"a"}},
+		"too many":          {Prefix: "dns-", Rests: []string{"a", "b", "c"}},
+		"long names":        {Rests: []string{long, long}},
+		"a long beginning":  {Prefix: long, Rests: []string{"a", "b"}},
+		"no names":          {Rests: []string{"\x1b[2J", "DNS"}},
+		"no beginning":      {Prefix: "\x1b[2J", Rests: []string{"a", "b"}},
+		"only a beginning":  {Prefix: "dns-", Rests: []string{"", ""}},
+		"beginning, no end": {Prefix: "dns-"},
+	} {
+		m := protoconv.Object(fullSlice())
+		m.GetEndpointSlice().Pods = pods
+		o, err := protoconv.ParseObject(m)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if s := o.(*model.EndpointSlice); s.Pods != "" || len(s.Endpoints) != 2 {
+			t.Errorf("%s: the slice has %d endpoints, and pods %q", name, len(s.Endpoints), s.Pods)
+		}
+	}
+}
+
 func TestFaultsOfAnObject(t *testing.T) {
 	service := func(change func(*clusterv1.Service)) *clusterv1.Object {
 		m := protoconv.Object(fullModelService())

@@ -88,11 +88,20 @@ func endpointSlice(s *model.EndpointSlice) *clusterv1.EndpointSlice {
 		Hostnames:   texts(s.Hostnames),
 		TriggerTime: timestamp(s.TriggerTime),
 		Weight:      text(s.Weight),
+		Pods:        podNames(s.Pods),
 	}
 	if s.HasProxyName {
 		m.ProxyName = new(text(s.ProxyName))
 	}
 	return m
+}
+
+func podNames(p model.PodNames) *clusterv1.PodNames {
+	if p == "" {
+		return nil
+	}
+	prefix, rests := p.Split()
+	return &clusterv1.PodNames{Prefix: text(prefix), Rests: texts(rests)}
 }
 
 func texts(list []string) []string {
@@ -244,6 +253,9 @@ func parseEndpointSlice(m *clusterv1.EndpointSlice) (s *model.EndpointSlice, err
 		return s, fmt.Errorf("hostnames has %d items; it must have one for each of the %d endpoints, or none", n, len(s.Endpoints))
 	}
 	s.Hostnames, s.Weight = m.GetHostnames(), m.GetWeight()
+	if rests := m.GetPods().GetRests(); len(rests) == len(s.Endpoints) { // others are no reason not to route to the endpoints
+		s.Pods = model.PackPods(m.GetPods().GetPrefix(), rests)
+	}
 	return s, nil
 }
 

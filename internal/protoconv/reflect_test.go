@@ -225,6 +225,7 @@ func fullSlice() *model.EndpointSlice {
 			{Addr: netip.MustParseAddr("10.1.0.3")},
 		},
 		Hostnames:   []string{"dns-0", "dns-1"},
+		Pods:        model.PackPods("", []string{"dns-x7k2p", "dns-q2w3e"}),
 		Weight:      "70",
 		TriggerTime: time.Date(2026, 5, 4, 3, 2, 1, 7, time.UTC),
 	}

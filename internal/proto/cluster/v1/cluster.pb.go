@@ -765,7 +765,9 @@ type EndpointSlice struct {
 	// As in Service.
 	ProxyName *string `protobuf:"bytes,10,opt,name=proxy_name,json=proxyName,proto3,oneof" json:"proxy_name,omitempty"`
 	// The annotation switchyard.net/weight as it stands, up to 256 bytes. Empty if it is absent.
-	Weight        string `protobuf:"bytes,11,opt,name=weight,proto3" json:"weight,omitempty"`
+	Weight string `protobuf:"bytes,11,opt,name=weight,proto3" json:"weight,omitempty"`
+	// The names of the pods of endpoints. Unset if no endpoint has one.
+	Pods          *PodNames `protobuf:"bytes,12,opt,name=pods,proto3" json:"pods,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -877,6 +879,68 @@ func (x *EndpointSlice) GetWeight() string {
 	return ""
 }
 
+func (x *EndpointSlice) GetPods() *PodNames {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+// PodNames are the names of the pods of endpoints.
+type PodNames struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The beginning of all names.
+	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	// The rest of each name, one for each endpoint; empty for an endpoint without a name.
+	Rests         []string `protobuf:"bytes,2,rep,name=rests,proto3" json:"rests,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodNames) Reset() {
+	*x = PodNames{}
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodNames) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodNames) ProtoMessage() {}
+
+func (x *PodNames) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodNames.ProtoReflect.Descriptor instead.
+func (*PodNames) Descriptor() ([]byte, []int) {
+	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *PodNames) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *PodNames) GetRests() []string {
+	if x != nil {
+		return x.Rests
+	}
+	return nil
+}
+
 // EndpointPort is a port of an EndpointSlice.
 type EndpointPort struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -890,7 +954,7 @@ type EndpointPort struct {
 
 func (x *EndpointPort) Reset() {
 	*x = EndpointPort{}
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[8]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -902,7 +966,7 @@ func (x *EndpointPort) String() string {
 func (*EndpointPort) ProtoMessage() {}
 
 func (x *EndpointPort) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[8]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -915,7 +979,7 @@ func (x *EndpointPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointPort.ProtoReflect.Descriptor instead.
 func (*EndpointPort) Descriptor() ([]byte, []int) {
-	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{8}
+	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *EndpointPort) GetName() string {
@@ -955,7 +1019,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[9]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -967,7 +1031,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[9]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,7 +1044,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{9}
+	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Endpoint) GetAddress() []byte {
@@ -1047,7 +1111,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[10]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1059,7 +1123,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[10]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1072,7 +1136,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{10}
+	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Node) GetName() string {
@@ -1121,7 +1185,7 @@ type Namespace struct {
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[11]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1133,7 +1197,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[11]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1146,7 +1210,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{11}
+	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Namespace) GetName() string {
@@ -1174,7 +1238,7 @@ type ServiceCIDR struct {
 
 func (x *ServiceCIDR) Reset() {
 	*x = ServiceCIDR{}
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[12]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1186,7 +1250,7 @@ func (x *ServiceCIDR) String() string {
 func (*ServiceCIDR) ProtoMessage() {}
 
 func (x *ServiceCIDR) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[12]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1199,7 +1263,7 @@ func (x *ServiceCIDR) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceCIDR.ProtoReflect.Descriptor instead.
 func (*ServiceCIDR) Descriptor() ([]byte, []int) {
-	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{12}
+	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ServiceCIDR) GetName() string {
@@ -1228,7 +1292,7 @@ type Prefix struct {
 
 func (x *Prefix) Reset() {
 	*x = Prefix{}
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[13]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1240,7 +1304,7 @@ func (x *Prefix) String() string {
 func (*Prefix) ProtoMessage() {}
 
 func (x *Prefix) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[13]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1253,7 +1317,7 @@ func (x *Prefix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefix.ProtoReflect.Descriptor instead.
 func (*Prefix) Descriptor() ([]byte, []int) {
-	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{13}
+	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Prefix) GetAddress() []byte {
@@ -1322,7 +1386,7 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\rR\bprotocol\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x12\x1b\n" +
-	"\tnode_port\x18\x04 \x01(\rR\bnodePort\"\xb1\x03\n" +
+	"\tnode_port\x18\x04 \x01(\rR\bnodePort\"\xe6\x03\n" +
 	"\rEndpointSlice\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -1336,8 +1400,12 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"\n" +
 	"proxy_name\x18\n" +
 	" \x01(\tH\x00R\tproxyName\x88\x01\x01\x12\x16\n" +
-	"\x06weight\x18\v \x01(\tR\x06weightB\r\n" +
-	"\v_proxy_name\"R\n" +
+	"\x06weight\x18\v \x01(\tR\x06weight\x123\n" +
+	"\x04pods\x18\f \x01(\v2\x1f.switchyard.cluster.v1.PodNamesR\x04podsB\r\n" +
+	"\v_proxy_name\"8\n" +
+	"\bPodNames\x12\x16\n" +
+	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x14\n" +
+	"\x05rests\x18\x02 \x03(\tR\x05rests\"R\n" +
 	"\fEndpointPort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\rR\bprotocol\x12\x12\n" +
@@ -1396,7 +1464,7 @@ func file_switchyard_cluster_v1_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_switchyard_cluster_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_switchyard_cluster_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_switchyard_cluster_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_switchyard_cluster_v1_cluster_proto_goTypes = []any{
 	(Kind)(0),                     // 0: switchyard.cluster.v1.Kind
 	(ServiceType)(0),              // 1: switchyard.cluster.v1.ServiceType
@@ -1408,13 +1476,14 @@ var file_switchyard_cluster_v1_cluster_proto_goTypes = []any{
 	(*Service)(nil),               // 7: switchyard.cluster.v1.Service
 	(*ServicePort)(nil),           // 8: switchyard.cluster.v1.ServicePort
 	(*EndpointSlice)(nil),         // 9: switchyard.cluster.v1.EndpointSlice
-	(*EndpointPort)(nil),          // 10: switchyard.cluster.v1.EndpointPort
-	(*Endpoint)(nil),              // 11: switchyard.cluster.v1.Endpoint
-	(*Node)(nil),                  // 12: switchyard.cluster.v1.Node
-	(*Namespace)(nil),             // 13: switchyard.cluster.v1.Namespace
-	(*ServiceCIDR)(nil),           // 14: switchyard.cluster.v1.ServiceCIDR
-	(*Prefix)(nil),                // 15: switchyard.cluster.v1.Prefix
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*PodNames)(nil),              // 10: switchyard.cluster.v1.PodNames
+	(*EndpointPort)(nil),          // 11: switchyard.cluster.v1.EndpointPort
+	(*Endpoint)(nil),              // 12: switchyard.cluster.v1.Endpoint
+	(*Node)(nil),                  // 13: switchyard.cluster.v1.Node
+	(*Namespace)(nil),             // 14: switchyard.cluster.v1.Namespace
+	(*ServiceCIDR)(nil),           // 15: switchyard.cluster.v1.ServiceCIDR
+	(*Prefix)(nil),                // 16: switchyard.cluster.v1.Prefix
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
 }
 var file_switchyard_cluster_v1_cluster_proto_depIdxs = []int32{
 	3,  // 0: switchyard.cluster.v1.FollowRequest.resume:type_name -> switchyard.cluster.v1.Position
@@ -1423,26 +1492,27 @@ var file_switchyard_cluster_v1_cluster_proto_depIdxs = []int32{
 	3,  // 3: switchyard.cluster.v1.FollowResponse.position:type_name -> switchyard.cluster.v1.Position
 	7,  // 4: switchyard.cluster.v1.Object.service:type_name -> switchyard.cluster.v1.Service
 	9,  // 5: switchyard.cluster.v1.Object.endpoint_slice:type_name -> switchyard.cluster.v1.EndpointSlice
-	12, // 6: switchyard.cluster.v1.Object.node:type_name -> switchyard.cluster.v1.Node
-	13, // 7: switchyard.cluster.v1.Object.namespace:type_name -> switchyard.cluster.v1.Namespace
-	14, // 8: switchyard.cluster.v1.Object.service_cidr:type_name -> switchyard.cluster.v1.ServiceCIDR
+	13, // 6: switchyard.cluster.v1.Object.node:type_name -> switchyard.cluster.v1.Node
+	14, // 7: switchyard.cluster.v1.Object.namespace:type_name -> switchyard.cluster.v1.Namespace
+	15, // 8: switchyard.cluster.v1.Object.service_cidr:type_name -> switchyard.cluster.v1.ServiceCIDR
 	0,  // 9: switchyard.cluster.v1.Ref.kind:type_name -> switchyard.cluster.v1.Kind
 	1,  // 10: switchyard.cluster.v1.Service.type:type_name -> switchyard.cluster.v1.ServiceType
-	15, // 11: switchyard.cluster.v1.Service.source_ranges:type_name -> switchyard.cluster.v1.Prefix
+	16, // 11: switchyard.cluster.v1.Service.source_ranges:type_name -> switchyard.cluster.v1.Prefix
 	8,  // 12: switchyard.cluster.v1.Service.ports:type_name -> switchyard.cluster.v1.ServicePort
-	16, // 13: switchyard.cluster.v1.Service.created:type_name -> google.protobuf.Timestamp
-	10, // 14: switchyard.cluster.v1.EndpointSlice.ports:type_name -> switchyard.cluster.v1.EndpointPort
-	11, // 15: switchyard.cluster.v1.EndpointSlice.endpoints:type_name -> switchyard.cluster.v1.Endpoint
-	16, // 16: switchyard.cluster.v1.EndpointSlice.trigger_time:type_name -> google.protobuf.Timestamp
-	15, // 17: switchyard.cluster.v1.Node.pod_cidrs:type_name -> switchyard.cluster.v1.Prefix
-	15, // 18: switchyard.cluster.v1.ServiceCIDR.cidrs:type_name -> switchyard.cluster.v1.Prefix
-	2,  // 19: switchyard.cluster.v1.Objects.Follow:input_type -> switchyard.cluster.v1.FollowRequest
-	4,  // 20: switchyard.cluster.v1.Objects.Follow:output_type -> switchyard.cluster.v1.FollowResponse
-	20, // [20:21] is the sub-list for method output_type
-	19, // [19:20] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	17, // 13: switchyard.cluster.v1.Service.created:type_name -> google.protobuf.Timestamp
+	11, // 14: switchyard.cluster.v1.EndpointSlice.ports:type_name -> switchyard.cluster.v1.EndpointPort
+	12, // 15: switchyard.cluster.v1.EndpointSlice.endpoints:type_name -> switchyard.cluster.v1.Endpoint
+	17, // 16: switchyard.cluster.v1.EndpointSlice.trigger_time:type_name -> google.protobuf.Timestamp
+	10, // 17: switchyard.cluster.v1.EndpointSlice.pods:type_name -> switchyard.cluster.v1.PodNames
+	16, // 18: switchyard.cluster.v1.Node.pod_cidrs:type_name -> switchyard.cluster.v1.Prefix
+	16, // 19: switchyard.cluster.v1.ServiceCIDR.cidrs:type_name -> switchyard.cluster.v1.Prefix
+	2,  // 20: switchyard.cluster.v1.Objects.Follow:input_type -> switchyard.cluster.v1.FollowRequest
+	4,  // 21: switchyard.cluster.v1.Objects.Follow:output_type -> switchyard.cluster.v1.FollowResponse
+	21, // [21:22] is the sub-list for method output_type
+	20, // [20:21] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_switchyard_cluster_v1_cluster_proto_init() }
@@ -1465,7 +1535,7 @@ func file_switchyard_cluster_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_switchyard_cluster_v1_cluster_proto_rawDesc), len(file_switchyard_cluster_v1_cluster_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
