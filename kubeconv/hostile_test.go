@@ -12,6 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/test/usage"
@@ -130,7 +131,7 @@ func TestNothingLargeIsKept(t *testing.T) {
 				Selector: map[string]string{"a": own}, ExternalName: own, Ports: []corev1.ServicePort{{Name: own[:3], Port: 80}},
 			}},
 			&discoveryv1.EndpointSlice{ObjectMeta: m, AddressType: "IPv4", Endpoints: []discoveryv1.Endpoint{{
-				Addresses: []string{"10.0.0.1", own}, NodeName: new(own[:9]), Zone: new(own), Hostname: new(own),
+				Addresses: []string{"10.0.0.1", own}, NodeName: new(own[:9]), TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: own[:4], Name: own[:20], UID: types.UID(own)}, Zone: new(own), Hostname: new(own),
 				DeprecatedTopology: map[string]string{"a": own}, Hints: &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: own[:8]}}},
 			}}},
 			&corev1.Node{ObjectMeta: m, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: own}}}},
@@ -151,4 +152,76 @@ func TestNothingLargeIsKept(t *testing.T) {
 		t.Errorf("%d objects whose texts are of 4 MiB take %d KiB", len(kept), grown>>10)
 	}
 	runtime.KeepAlive(kept)
+}
+
+// TestHostilePods converts slices whose references have the longest names, with nothing in common. The names take no more than their endpoints.
+func TestHostilePods(t *testing.T) {
+	const slices, each = 20, 1000
+	var kept [2][]*model.EndpointSlice
+	var grown [2]int
+	for named := range 2 {
+		before := usage.Heap()
+		for range slices {
+			in := &discoveryv1.EndpointSlice{AddressType: "IPv4", ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}}
+			for i := range each {
+				e := discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.%d.%d", i/250, 1+i%250)}}
+				if named == 1 {
+					id := fmt.Sprintf("%04d", i)
+					e.TargetRef = pod("Pod", "ns", id[3:]+id[:3]+strings.Repeat("x", 249))
+				}
+				in.Endpoints = append(in.Endpoints, e)
+			}
+			s, err := EndpointSlice(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			kept[named] = append(kept[named], s)
+		}
+		grown[named] = usage.Heap() - before
+	}
+	if with, without := grown[1], grown[0]; with > 2*without {
+		t.Errorf("%d slices take %d KiB with names, %d without", slices, with>>10, without>>10)
+	}
+	if name := kept[1][slices-1].Pods.At(0); len(name) != 253 {
+		t.Errorf("the first pod is %q", name)
+	}
+}
+
+// BenchmarkPods reports the memory that 50,000 endpoints keep, by the number of ReplicaSets whose pods share a slice.
+func BenchmarkPods(b *testing.B) {
+	const slices, each = 500, 100
+	for _, sets := range []int{0, 1, 2} {
+		b.Run(fmt.Sprintf("ReplicaSets=%d", sets), func(b *testing.B) {
+			var in []*discoveryv1.EndpointSlice
+			for i := range slices {
+				s := &discoveryv1.EndpointSlice{AddressType: "IPv4", ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("frontend-", i)}}
+				for k := range each {
+					e := discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", i/250, i%250, k)}}
+					if sets > 0 {
+						e.TargetRef = pod("Pod", "ns", fmt.Sprintf("frontend-%010x-%05x", 0xabcdef*(i*sets+k%sets), 7919*k))
+					}
+					s.Endpoints = append(s.Endpoints, e)
+				}
+				in = append(in, s)
+			}
+			var grown, names int
+			for b.Loop() {
+				before := usage.Heap()
+				kept := make([]*model.EndpointSlice, 0, slices)
+				for _, s := range in {
+					m, err := EndpointSlice(s)
+					if err != nil {
+						b.Fatal(err)
+					}
+					kept = append(kept, m)
+					names += len(m.Pods)
+				}
+				grown += usage.Heap() - before
+				runtime.KeepAlive(kept)
+			}
+			endpoints := float64(slices * each * b.N)
+			b.ReportMetric(float64(grown)/endpoints, "retained-B/endpoint")
+			b.ReportMetric(float64(names)/endpoints, "names-B/endpoint")
+		})
+	}
 }

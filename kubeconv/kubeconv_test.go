@@ -100,9 +100,9 @@ func TestObject(t *testing.T) {
 					{Name: new("dns"), Port: new(int32(53)), Protocol: new(corev1.ProtocolUDP)},
 				},
 				Endpoints: []discoveryv1.Endpoint{
-					{Addresses: []string{"10.1.0.01", "not looked at"}},
+					{Addresses: []string{"10.1.0.01", "not looked at"}, TargetRef: pod("Pod", "shop", "web-0")},
 					{
-						Addresses: []string{"::ffff:10.1.0.2"}, NodeName: new("n1"),
+						Addresses: []string{"::ffff:10.1.0.2"}, NodeName: new("n1"), TargetRef: pod("Pod", "shop", "web-1"),
 						Conditions: discoveryv1.EndpointConditions{Ready: new(false), Serving: new(false), Terminating: new(true)},
 						Hints: &discoveryv1.EndpointHints{
 							ForZones: []discoveryv1.ForZone{{Name: "z1"}, {Name: "z2"}}, ForNodes: []discoveryv1.ForNode{{Name: "n2"}},
@@ -122,6 +122,7 @@ func TestObject(t *testing.T) {
 						ZoneHints: []string{"z1", "z2"}, NodeHints: []string{"n2"},
 					},
 				},
+				Pods: model.PackPods("", []string{"web-0", "web-1"}),
 			},
 		},
 		"slice, FQDN": {
@@ -331,6 +332,35 @@ func TestCreated(t *testing.T) {
 		if err != nil || s.Created != at {
 			t.Errorf("%s: created %#v, %v, want %#v", title, s.Created, err, at)
 		}
+	}
+}
+
+func pod(kind, namespace, name string) *corev1.ObjectReference {
+	return &corev1.ObjectReference{Kind: kind, Namespace: namespace, Name: name}
+}
+
+// TestPods: only a Pod in the slice's namespace, by a name that a Pod can have, is the pod of an endpoint. No reference is a fault.
+func TestPods(t *testing.T) {
+	refs := []*corev1.ObjectReference{
+		nil, pod("Pod", "ns", "web-0"), pod("Node", "ns", "web-1"), pod("", "ns", "web-2"), pod("Pod", "other", "web-3"), pod("Pod", "", "web-4"),
+		pod("Pod", "ns", ""), pod("Pod", "ns", strings.Repeat("x", 254)), pod("Pod", "ns", "\x1b[2J"), pod("Pod", "ns", "web-5"),
+	}
+	in := &discoveryv1.EndpointSlice{AddressType: "IPv4", ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}}
+	for i, ref := range refs {
+		in.Endpoints = append(in.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.0.0.%d", i+1)}, TargetRef: ref})
+	}
+	s, err := EndpointSlice(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range refs {
+		if got, want := s.Pods.At(i), map[int]string{1: "web-0", 9: "web-5"}[i]; got != want {
+			t.Errorf("%+v: the pod is %q, want %q", refs[i], got, want)
+		}
+	}
+	in.Endpoints = in.Endpoints[2:9]
+	if s, err := EndpointSlice(in); err != nil || s.Pods != "" {
+		t.Errorf("a slice without pods has %q, %v", s.Pods, err)
 	}
 }
 

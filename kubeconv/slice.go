@@ -62,11 +62,28 @@ func EndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, error) {
 				m.Hostnames[i] = intern(*h)
 			}
 		}
+		m.Pods = podNames(s)
 	}
 	if len(f) > 0 {
 		return nil, f.err()
 	}
 	return m, nil
+}
+
+// podNames returns the names of the pods that endpoints refer to. A bad one is left out, which is no reason not to route to the endpoint.
+func podNames(s *discoveryv1.EndpointSlice) model.PodNames {
+	var names []string
+	for i := range s.Endpoints {
+		ref := s.Endpoints[i].TargetRef
+		if ref == nil || ref.Kind != "Pod" || ref.Namespace != s.Namespace {
+			continue
+		}
+		if names == nil {
+			names = make([]string, len(s.Endpoints))
+		}
+		names[i] = ref.Name
+	}
+	return model.PackPods("", names)
 }
 
 const (

@@ -62,9 +62,12 @@ var (
 
 	endpointSliceFields = part(byNumber{
 		1: metadata(entries(discoveryv1.LabelServiceName, corev1.IsHeadlessService, proxyNameLabel), entries(corev1.EndpointsLastChangeTriggerTime, weightAnnotation)),
-		2: part(byNumber{1: all, 2: all, 3: all, 6: all, 8: all}), // endpoints: addresses, conditions, hostname, nodeName, hints
-		3: part(byNumber{1: all, 2: all, 3: all}),                 // ports: name, protocol, port
-		4: all,                                                    // addressType
+		2: part(byNumber{
+			1: all, 2: all, 3: all, 6: all, 8: all, // endpoints: addresses, conditions, hostname, nodeName, hints
+			4: part(byNumber{1: all, 2: all, 3: all}), // targetRef: kind, namespace, name
+		}),
+		3: part(byNumber{1: all, 2: all, 3: all}), // ports: name, protocol, port
+		4: all,                                    // addressType
 	})
 )
 

@@ -21,6 +21,7 @@ var words = map[string][]string{
 		optOutLabel, proxyNameLabel, corev1.LabelTopologyZone, discoveryv1.LabelServiceName, corev1.IsHeadlessService,
 		corev1.EndpointsLastChangeTriggerTime, weightAnnotation,
 	},
+	"Kind":                     {"Pod", "Pod", "Node"},
 	"Protocol":                 {"", "TCP", "UDP", "SCTP"},
 	"ClusterIP":                {"", "10.0.0.1"},
 	"ClusterIPs":               {"10.0.0.1"},

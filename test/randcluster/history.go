@@ -197,6 +197,9 @@ func (h *History) put(obj model.Object) {
 	if h.opts.Admissible {
 		h.admissible(obj)
 	}
+	if s, ok := obj.(*model.EndpointSlice); ok {
+		s.Pods = podNames(s.Endpoints)
+	}
 	ref := obj.Ref()
 	h.touched = append(h.touched, ref)
 	for i, old := range h.objects {

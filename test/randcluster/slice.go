@@ -2,6 +2,7 @@ package randcluster
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
@@ -94,6 +95,17 @@ func (h *History) drawEndpoints(s *model.EndpointSlice) {
 		special := addrs("0.0.0.0", "127.0.0.1", "169.254.169.254", "239.1.1.1", "255.255.255.255", "::", "::1", "fe80::1", "ff0e::1")
 		s.Endpoints = append(s.Endpoints, h.newEndpoint(pod{addr: pick(h, special), node: h.opts.NodeName}))
 	}
+}
+
+// podNames names pods by their addresses. Endpoints without an address have none.
+func podNames(endpoints []model.Endpoint) model.PodNames {
+	names := make([]string, len(endpoints))
+	for i := range endpoints {
+		if addr := endpoints[i].Addr; addr.IsValid() {
+			names[i] = "pod-" + strings.NewReplacer(".", "-", ":", "-").Replace(addr.String())
+		}
+	}
+	return model.PackPods("", names)
 }
 
 // candidates are the pods of a slice's family that have all of its ports.

@@ -132,6 +132,9 @@ func EndpointSlice(s *model.EndpointSlice) *discoveryv1.EndpointSlice {
 		if s.Hostnames != nil && s.Hostnames[i] != "" {
 			o.Endpoints[i].Hostname = new(s.Hostnames[i])
 		}
+		if name := s.Pods.At(i); name != "" {
+			o.Endpoints[i].TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: s.Namespace, Name: name}
+		}
 	}
 	return o
 }
