@@ -93,6 +93,7 @@ func TestChangesReachOnlyWhomTheyConcern(t *testing.T) {
 		"the order of endpoints":   {inSlice(func(s slicesOf) { slices.Reverse(s["internal-local"].Endpoints) }), nil},
 		"the port of local ones":   {inSlice(func(s slicesOf) { s["internal-local"].Ports[0].Port++ }), concernNodes[:2]},
 		"a trigger time":           {inSlice(func(s slicesOf) { s["plain"].TriggerTime = time.Unix(1, 0) }), nil},
+		"the name of a pod":        {inSlice(func(s slicesOf) { s["plain"].Pods = model.PackPods("", []string{"web-0", "web-1"}) }), nil},
 		"where an endpoint is":     {inSlice(func(s slicesOf) { s["plain"].Endpoints[0].NodeName = "n3" }), []string{"n1", "n3"}},
 		"a zone that is nobody's":  {inSlice(func(s slicesOf) { s["zonal"].Endpoints[0].ZoneHints = []string{"a", "c"} }), nil},
 		"the zone of a node":       {inNode(func(n nodes) { n["n3"].Zone = "b" }), []string{"n3"}},

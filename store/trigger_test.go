@@ -10,6 +10,27 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
+// TestPodNamesAreNoNews: a change of the names of pods alone reaches explanations, and no dataplane.
+func TestPodNamesAreNoNews(t *testing.T) {
+	s, sink := newStore(t)
+	slice := func(pod string) *model.EndpointSlice {
+		return &model.EndpointSlice{Namespace: "ns", Name: "a-1", Service: "a", Family: state.IPv4, Ports: []model.EndpointPort{{Protocol: state.TCP, Port: 8080}},
+			Endpoints: []model.Endpoint{{Addr: netip.MustParseAddr("10.1.0.1"), Ready: true, Serving: true}}, Pods: model.PackPods("", []string{pod})}
+	}
+	name := state.ServiceName{Namespace: "ns", Name: "a"}
+	svc := &model.Service{Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Ports: []model.ServicePort{{Protocol: state.TCP, Port: 80}}}
+	sink.Update([]model.Object{svc, slice("web-0")}, nil)
+	sink.Complete()
+	before := s.Snapshot()
+	sink.Update([]model.Object{slice("web-1")}, nil)
+	if after := s.Snapshot(); after.Revision() != before.Revision() || after.Get(name) != before.Get(name) {
+		t.Errorf("revision %d became %d", before.Revision(), after.Revision())
+	}
+	if pod := s.Explain(name).Ports[0].Endpoints[0].Pod(); pod != "web-1" {
+		t.Errorf("the pod is %q", pod)
+	}
+}
+
 // TestTriggers follows the times of changes of endpoints into the updates that carry them.
 func TestTriggers(t *testing.T) {
 	s, sink := newStore(t)
