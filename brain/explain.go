@@ -147,7 +147,12 @@ type EndpointReasons struct {
 	Unusable Reason
 	// Cluster and Local are why the policy does not choose it. They are empty if it does, and if the policy is not in use.
 	Cluster, Local []Reason
+
+	index int // of Endpoint in Slice
 }
+
+// Pod returns the name of the endpoint's pod, which is in the namespace of the slice. It is empty if it is not known.
+func (r *EndpointReasons) Pod() string { return r.Slice.Pods.At(r.index) }
 
 // SliceReasons is why a slice has no endpoint for a port.
 type SliceReasons struct {
@@ -247,7 +252,7 @@ func (e *Explanation) port(c *claim, fits bool, here location, from *supply, par
 	for _, part := range parts {
 		for i := range part.slice.Endpoints {
 			ep := &part.slice.Endpoints[i]
-			at := EndpointReasons{Addr: netip.AddrPortFrom(ep.Addr, part.port), Slice: part.slice, Endpoint: ep}
+			at := EndpointReasons{Addr: netip.AddrPortFrom(ep.Addr, part.port), Slice: part.slice, Endpoint: ep, index: i}
 			at.judge(here.traitsOf(ep), c.family, noted, eps, by)
 			r.Endpoints = append(r.Endpoints, at)
 		}

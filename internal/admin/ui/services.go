@@ -203,8 +203,10 @@ func (p *page) service(r *http.Request) (any, error) {
 		if d.More = len(d.Endpoints) == maxEndpoints; d.More {
 			break
 		}
-		if pod := v.Facts.At(row.Addr.Addr(), row.Node); pod != nil {
-			row.Pod = pod.Name
+		if row.Pod == "" { // as in slices that people write
+			if pod := v.Facts.At(row.Addr.Addr(), row.Node); pod != nil {
+				row.Pod = pod.Name
+			}
 		}
 		d.Endpoints = append(d.Endpoints, row)
 	}

@@ -153,6 +153,13 @@ func TestPods(t *testing.T) {
 	if got := get(h, "/api/service?key=shop/web-001").Body.String(); !strings.Contains(got, `"pod":"web-x7k2p"`) {
 		t.Errorf("a pod has no name: %s", got)
 	}
+	f.facts = nil
+	slice := sliceNo(1, "node-b")
+	slice.Pods = model.PackPods("", []string{"web-q2w3e"})
+	f.sink.Update([]model.Object{slice}, nil)
+	if got := get(h, "/api/service?key=shop/web-001").Body.String(); !strings.Contains(got, `"pod":"web-q2w3e"`) {
+		t.Errorf("the pod of a slice has no name: %s", got)
+	}
 }
 
 // TestOnlyThisHostAndPage: names that another site may have, requests of its pages, and all methods that change something are refused.

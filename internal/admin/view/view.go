@@ -388,7 +388,7 @@ func EndpointsOf(name state.ServiceName, why *store.Explanation) iter.Seq[*Endpo
 func endpoint(name state.ServiceName, p *brain.PortReasons, r *brain.EndpointReasons) *Endpoint {
 	row := &Endpoint{
 		Namespace: name.Namespace, Service: name.Name, Port: p.Name, Protocol: p.Protocol.String(), Addr: r.Addr,
-		Node: r.Endpoint.NodeName, Slice: r.Slice.Name, Reasons: r.Out(insidePolicy(p)),
+		Node: r.Endpoint.NodeName, Slice: r.Slice.Name, Pod: r.Pod(), Reasons: r.Out(insidePolicy(p)),
 	}
 	if p.External != brain.PolicyUnused {
 		row.OutsideReasons = r.Out(p.External)

@@ -35,7 +35,7 @@ func shop() []model.Object {
 		},
 		&model.EndpointSlice{
 			Namespace: "shop", Name: "web-1", Service: "web", Family: state.IPv4, Ports: []model.EndpointPort{{Name: "http", Protocol: state.TCP, Port: 8080}},
-			Endpoints: []model.Endpoint{at(1, "node-a"), at(2, "node-b"), notReady},
+			Endpoints: []model.Endpoint{notReady, at(2, "node-b"), at(1, "node-a")}, Pods: model.PackPods("", []string{"", "web-q2w3e", "web-x7k2p"}),
 		},
 		&model.Service{Name: db, Headless: true, Ports: []model.ServicePort{{Protocol: state.TCP, Port: 5432}}},
 		&model.Node{Name: "node-b", Addresses: []netip.Addr{netip.MustParseAddr("172.16.0.2")}},
@@ -80,12 +80,12 @@ func TestServices(t *testing.T) {
 func TestEndpoints(t *testing.T) {
 	var rows []string
 	for e := range viewOf(t, shop()...).Endpoints(view.Selection{Namespace: "shop"}) {
-		rows = append(rows, fmt.Sprintf("%s on %s: %v %v, %v %v", e.Key(), e.Node, e.Inside, e.Reasons, e.Outside, e.OutsideReasons))
+		rows = append(rows, fmt.Sprintf("%s %s on %s: %v %v, %v %v", e.Key(), e.Pod, e.Node, e.Inside, e.Reasons, e.Outside, e.OutsideReasons))
 	}
 	want := []string{
-		"shop/web/http/TCP/10.244.0.1:8080/web-1 on node-a: true [], true []",
-		"shop/web/http/TCP/10.244.0.2:8080/web-1 on node-b: true [], false [OtherNode]",
-		"shop/web/http/TCP/10.244.0.3:8080/web-1 on node-a: false [NotReady], false [NotReady]",
+		"shop/web/http/TCP/10.244.0.1:8080/web-1 web-x7k2p on node-a: true [], true []",
+		"shop/web/http/TCP/10.244.0.2:8080/web-1 web-q2w3e on node-b: true [], false [OtherNode]",
+		"shop/web/http/TCP/10.244.0.3:8080/web-1  on node-a: false [NotReady], false [NotReady]",
 	}
 	if !slices.Equal(rows, want) {
 		t.Errorf("rows\n%s\nwant\n%s", strings.Join(rows, "\n"), strings.Join(want, "\n"))
