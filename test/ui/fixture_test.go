@@ -295,6 +295,11 @@ func slice(s *model.Service, list []model.Endpoint) *model.EndpointSlice {
 	for _, p := range s.Ports {
 		e.Ports = append(e.Ports, model.EndpointPort{Name: p.Name, Protocol: p.Protocol, Port: p.Port + 8000})
 	}
+	names := make([]string, len(list))
+	for i := range names {
+		names[i] = fmt.Sprintf("%s-6d9f8c6b5d-%05d", s.Name.Name, i)
+	}
+	e.Pods = model.PackPods("", names)
 	return e
 }
 

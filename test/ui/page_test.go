@@ -183,6 +183,8 @@ func TestPage(t *testing.T) {
 	b.sees("#one h2", "shop/storefront")
 	b.sees("#one .picture", "this node only")
 	b.sees("#one td", "not ready")
+	b.sees("#one td", "storefront-6d9f8c6b5d-00001")
+	b.sees("#one .endpoint", "-00001 · node-b")
 	b.holds("another port can be chosen", `document.querySelectorAll("#one .chips button").length === 2`)
 	b.press(kb.Escape)
 	b.holds("it is closed", `document.querySelector("#one").hidden`)
@@ -197,10 +199,14 @@ func TestPage(t *testing.T) {
 
 	b.run(chromedp.Evaluate(`location.hash = "#/services/shop/storefront"`, nil))
 	b.sees("#one h2", "shop/storefront")
+	const fits = `[...document.querySelectorAll("#one .endpoint .sub")].every((e) => e.getBBox().x + e.getBBox().width <= e.ownerSVGElement.clientWidth)`
+	b.holds("names of pods and nodes fit", fits)
 	b.picture("page-service-light")
 	b.run(colours("dark"))
 	b.picture("page-service-dark")
 	b.run(chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile), colours("light"))
+	b.sees("#one .endpoint", "-00001 · node-b")
+	b.holds("names of pods and nodes fit on a phone", fits)
 	b.picture("page-service-phone")
 	b.run(chromedp.EmulateViewport(1280, 800), chromedp.Evaluate(`location.hash = "#/services"`, nil), colours("dark"))
 	b.sees("#count", "18 Services")

@@ -26,6 +26,9 @@ function flowOf(paths, endpoint, way) {
   return paths.filter((p) => !way || Boolean(p.outside) === (way === "outside")).reduce((n, p) => n + (p.endpoints?.[endpoint.address] ?? 0), 0);
 }
 
+/** endOf is the end of a pod's name, which tells it from others, in about so many characters. */
+const endOf = (pod, size) => (pod.length > size ? `…${pod.slice(1 - Math.max(size, 9))}` : pod);
+
 const share = (n) => (n === 1 ? "all" : `1 of ${n}`);
 
 /** picture draws one port. */
@@ -43,6 +46,7 @@ export function picture(detail, port, width) {
   const middle = (i, n) => 8 + (height - 16) * ((i + 0.5) / n);
   const top = (height - 16 - shown.length * line) / 2;
   const yOf = (i) => 8 + Math.max(0, all.length > most ? 0 : top) + i * line + line / 2;
+  const letters = Math.floor((width - x3 - 20) / 6.4); // that have room below an address
   const parts = [], wires = [];
   const node = (x, y, w, name, sub, how, title) => parts.push(h("g", { class: `box ${how}` }, title && h("title", {}, title),
     h("rect", { x, y: y - 18, width: w, height: 36, rx: 6 }),
@@ -59,7 +63,8 @@ export function picture(detail, port, width) {
   shown.forEach((e, j) => {
     const y = yOf(j), used = e.inside || e.outside, why = (e.reasons ?? []).map(words).join(", ");
     const flow = flowOf(paths, e), answered = flow ? ` · answered ${flow}` : "";
-    const sub = used ? (e.inside || port.external === "Unused" ? [e.pod, e.node || "no node"].filter(Boolean).join(" · ") : `from outside only · ${e.node ?? ""}`) + answered : why;
+    const where = e.node || "no node", pod = e.pod ? `${endOf(e.pod, letters - where.length - answered.length - 3)} · ` : "";
+    const sub = used ? (e.inside || port.external === "Unused" ? pod + where : `from outside only · ${e.node ?? ""}`) + answered : why;
     parts.push(h("g", { class: used ? "endpoint good" : "endpoint bad" }, h("title", {}, [e.address, e.pod, e.node, why].filter(Boolean).join("\n")),
       h("circle", { cx: x3 + 7, cy: y, r: 5 }), h("text", { x: x3 + 20, y: y - 2, class: "address" }, e.address), h("text", { x: x3 + 20, y: y + 13, class: "sub" }, sub)));
   });
