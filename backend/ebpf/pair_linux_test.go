@@ -376,7 +376,7 @@ func TestNoRoom(t *testing.T) {
 		if n := f.Status().Frontends; n != 4095 && n != 4096 || len(f.content()) != n {
 			t.Fatalf("after %d files: %d frontends, maps have %d", more, n, len(f.content()))
 		}
-		await.Until(f.t, fmt.Sprintf("as many files are open as before there were %d for new hooks", more), func() bool { return usage.Files(t) == files })
+		await.Until(f.t, fmt.Sprintf("no more files are open than before there were %d for new hooks", more), func() bool { return usage.Files(t) <= files })
 		f.apply(delta(record(2, 2))) // the same as before: other endpoints would need room until a grace period is over
 		if now := f.Status(); now.State != Degraded {
 			t.Fatalf("an update that needs no more room has made %v of degraded", now.State)
@@ -561,7 +561,8 @@ func TestClose(t *testing.T) {
 		t.Errorf("status of closed hooks is %+v", s)
 	}
 	f.leave()
-	await.Until(f.t, "as many files are open as before", func() bool { return usage.Files(t) == before })
+	// Files of earlier tests may have been open before, too.
+	await.Until(f.t, "no more files are open than before", func() bool { return usage.Files(t) <= before })
 }
 
 // TestStatusAtAnyTime asks, also for counts, while hooks come, grow and go.
