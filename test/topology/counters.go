@@ -56,6 +56,9 @@ func (h *Host) counters() counters {
 	return c
 }
 
+// Retransmissions returns how many TCP segments the host has sent again, 0 if it is gone.
+func (h *Host) Retransmissions() uint64 { return h.counters()["TcpRetransSegs"] }
+
 func readNet(name string) []string {
 	text, err := os.ReadFile("/proc/thread-self/net/" + name)
 	if err != nil {
