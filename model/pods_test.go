@@ -17,7 +17,7 @@ func names(p model.PodNames, n int) (list []string) {
 	return list
 }
 
-// TestPodNames: what is packed comes back, in few bytes.
+// TestPodNames: packed names come back unchanged, and take few bytes.
 func TestPodNames(t *testing.T) {
 	var replicas []string
 	for i := range 100 {

@@ -278,7 +278,7 @@ func TestEachClientGetsItsFeatures(t *testing.T) {
 	})
 }
 
-// TestOtherFeaturesGetTheWholeState: what a client knows is worth nothing for another set of features.
+// TestOtherFeaturesGetTheWholeState: a client that names other features than before gets the whole state.
 func TestOtherFeaturesGetTheWholeState(t *testing.T) {
 	var feed *script
 	bubble(t, func(o *server.Options) {

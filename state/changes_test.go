@@ -77,7 +77,7 @@ func TestChangesOf(t *testing.T) {
 	}
 }
 
-// TestChangesOfSeesEveryField: what makes two records of a Service different is a change.
+// TestChangesOfSeesEveryField: records of a Service that differ in any field have changes.
 func TestChangesOfSeesEveryField(t *testing.T) {
 	testEqual(t, func(a, b *state.Service) bool {
 		c := state.ChangesOf(a, b)

@@ -56,7 +56,7 @@ func TestFor(t *testing.T) {
 	}
 }
 
-// TestForNone: what a consumer without any feature gets is what the record would be without the features, and nothing else is lost.
+// TestForNone: a consumer without features gets the record without the features, and nothing else is lost.
 func TestForNone(t *testing.T) {
 	got, _ := featured().For(0)
 	want := featured()

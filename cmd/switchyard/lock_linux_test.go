@@ -44,7 +44,7 @@ func refuse(t *testing.T, first *process, commands [][]string) {
 	}
 	for i, args := range commands {
 		second := seconds[i]
-		await.Receive(t, args[0]+" ends beside the first process", second.Done())
+		await.Receive(t, args[0]+" ends while the first process runs", second.Done())
 		code, text := second.Cmd.ProcessState.ExitCode(), second.log.String()
 		t.Logf("%s:\n%s", strings.Join(args[:1], " "), text)
 		for _, want := range []string{fmt.Sprintf("PID %d", first.Cmd.Process.Pid), "switchyard " + currentVersion(), "stop it first"} {

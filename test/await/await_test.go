@@ -19,7 +19,7 @@ func (s *stopped) Helper()                   {}
 func (s *stopped) Log(args ...any)           { s.said.WriteString(args[0].(string)) }
 func (s *stopped) Fatalf(_ string, _ ...any) { s.said.WriteString(" failed"); runtime.Goexit() }
 
-// TestPatienceEnds: what never comes fails the test, which then shows how far it came.
+// TestPatienceEnds: a wait without end fails the test, which shows how far the wait came.
 func TestPatienceEnds(t *testing.T) {
 	last := func() any { return "so far" }
 	for name, wait := range map[string]func(t testing.TB){

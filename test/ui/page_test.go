@@ -254,7 +254,7 @@ func TestPage(t *testing.T) {
 	b.holds("the filter has the focus, from another part of the page", `document.activeElement.id === "filter"`)
 }
 
-// TestProblems: what is wrong with the process is in order and grouped: faults first, and what is said twice once.
+// TestProblems: the page groups the problems of the process, shows faults first, and shows repeated problems once.
 func TestProblems(t *testing.T) {
 	y := newYard(t, shop())
 	y.problems = []view.Problem{{Part: "services", Message: "b"}, {Part: "api", Message: "a"}, {Part: "services", Message: "b"}, {Part: "dataplane", Message: "c", Fault: true}}

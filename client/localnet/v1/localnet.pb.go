@@ -39,8 +39,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Feature is a part of services that not every client knows. A dataplane names what it can program. What is said here happens to a service that
-// uses a feature which the client has not named.
+// Feature is a part of services that not every client knows. A dataplane names what it can program. The values say what a
+// client gets that has not named the feature.
 type Feature int32
 
 const (

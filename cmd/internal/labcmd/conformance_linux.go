@@ -184,7 +184,7 @@ func (o *conformanceOptions) report(ctx context.Context, d conformance.Dataplane
 		fmt.Fprintln(stdout, "It does not conform. Run one of them alone: --run 'NAME$'")
 		return cli.ExitCode(cli.ExitError)
 	case unchecked > 0:
-		fmt.Fprintln(stdout, "NOT CHECKED: what was skipped, because this machine cannot show it. For SCTP, load the kernel's module sctp, or leave it out: --skip sctp")
+		fmt.Fprintln(stdout, "NOT CHECKED: the skipped stories, because this machine cannot run them. For SCTP, load the kernel's module sctp, or leave it out: --skip sctp")
 		return cli.ExitCode(exitIncomplete)
 	}
 	return nil

@@ -61,8 +61,8 @@ func TestConformanceCommandIsInterrupted(t *testing.T) {
 	}
 }
 
-// TestConformanceCommandJudges: the dataplane of the guide passes, and a program that programs nothing fails. What this machine cannot show is named,
-// with an exit code of its own, unless the dataplane claims not to do it.
+// TestConformanceCommandJudges: the dataplane of the guide passes, and a program that programs nothing fails. The command names the stories
+// that this machine cannot run, with an exit code of its own, unless the dataplane declares the limit.
 func TestConformanceCommandJudges(t *testing.T) {
 	netnstest.Need(t)
 	if err := netns.Check(); err != nil {
@@ -76,7 +76,7 @@ func TestConformanceCommandJudges(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	good, idle := []string{dataplane, "--api", "{target}"}, []string{"bash", "-c", "exit 1", "{socket}"}
-	code, want := exitIncomplete, "NOT CHECKED: what was skipped"
+	code, want := exitIncomplete, "NOT CHECKED: the skipped stories"
 	if topology.HasSCTP() {
 		code, want = cli.ExitOK, "1 passed, 0 failed, 0 skipped"
 	}

@@ -268,8 +268,8 @@ func (p *port) route(r *state.Route) string {
 	return chain
 }
 
-// pick returns the rules that pick an endpoint: that which the client had, if it is remembered, else any. A packet of the share that is refused is
-// not translated, because no rule of this table can refuse it. The tree of refusals in the other table has it.
+// pick returns the rules that pick an endpoint. A remembered client gets its endpoint again, and others get any. Packets of the refused share are
+// not translated, because no rule of this table can refuse them. The chains of the table filter reject them.
 func (p *port) pick(chain string, r *state.Route) []string {
 	var refusal []string
 	if r.Refused > 0 {

@@ -84,7 +84,7 @@ func TestDrawByWeight(t *testing.T) {
 			}
 			rejects := slices.ContainsFunc(p.leaves, func(l leaf) bool { return l.tree == treeRejectAddresses && strings.HasSuffix(l.rule, chainReject) })
 			if rejects != (refused > 0) {
-				t.Errorf("%d endpoints, %d refused: what is not translated is refused: %v", n, refused, rejects)
+				t.Errorf("%d endpoints, %d refused: packets without translation are refused: %v", n, refused, rejects)
 			}
 		}
 	}
