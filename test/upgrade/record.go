@@ -16,7 +16,7 @@ import (
 	"github.com/switchyard-net/switchyard/client"
 )
 
-// Record writes what is kept of the last release into its testdata: its protocols, configuration files, and what its server answers.
+// Record writes the testdata of the last release: its protocols, its configuration files, and the answers of its server.
 func Record(ctx context.Context, root string) error {
 	last, err := Last(root)
 	if err != nil {

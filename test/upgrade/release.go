@@ -48,7 +48,7 @@ func Last(root string) (*Release, error) {
 	return last, nil
 }
 
-// Testdata is the directory with what is kept of the release, relative to the root of the repository.
+// Testdata is the directory with the testdata of the release, relative to the root of the repository.
 func (r *Release) Testdata() string { return filepath.Join("test", "upgrade", "testdata", r.Version) }
 
 // Source returns a directory with the sources of the release, which it takes out of the history of the repository.

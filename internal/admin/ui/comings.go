@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// historySpan is how far back graphs go.
+	// historySpan is the length of graphs.
 	historySpan = slots * slotTime
-	// maxComings is how many comings and goings of endpoints are kept, and maxComingsOf how many of one Service: 3 MiB with what holds them.
+	// maxComings is the number of comings and goings that are kept, 3 MiB in total. maxComingsOf is the number for one Service.
 	maxComings   = 20_000
 	maxComingsOf = 64
-	// sweepPause is between two looks for those that are too old.
+	// sweepPause is the time between two sweeps.
 	sweepPause = 30 * time.Second
 )
 
-// Coming is when an endpoint began to get connections, or ceased to.
+// Coming is the time at which an endpoint began to get connections, or stopped.
 type Coming struct {
 	At   time.Time  `json:"at"`
 	Addr netip.Addr `json:"address"`
@@ -27,7 +27,7 @@ type Coming struct {
 
 // Comings are the comings and goings of a Service's endpoints, oldest first.
 type Comings struct {
-	// Since is from when on they are complete.
+	// Since is the time from which Items is complete.
 	Since time.Time `json:"since"`
 	Items []Coming  `json:"items"`
 }
@@ -38,7 +38,7 @@ type comings struct {
 	since time.Time  // from when on all are complete, except for what lost says
 	of    map[state.ServiceName]*Comings
 	held  shares
-	// lost is when one of a namespace found no room.
+	// lost has the last time at which a namespace had no room for one.
 	lost  map[string]time.Time
 	swept time.Time
 }
@@ -50,7 +50,7 @@ func (c *comings) begin(at time.Time) {
 	c.since, c.of, c.held, c.lost, c.swept = at, map[state.ServiceName]*Comings{}, shares{}, map[string]time.Time{}, at
 }
 
-// add adds what has changed of a Service.
+// add adds the endpoints of a change.
 func (c *comings) add(at time.Time, d *difference) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,7 +80,7 @@ func (c *comings) addOne(name state.ServiceName, item Coming) {
 	list.Items = append(list.Items, item)
 }
 
-// sweep forgets what is too old.
+// sweep removes items that are too old.
 func (c *comings) sweep(now time.Time) {
 	if now.Sub(c.swept) < sweepPause {
 		return

@@ -1,7 +1,7 @@
 package ui
 
-// shares counts what each namespace holds of something with room for all. A namespace gets more as long as it holds less than is free: one alone gets
-// half, and the others find room whatever it does. The zero value is empty.
+// shares counts the part of each namespace in a common budget. A namespace gets more as long as it holds less than is free. So one namespace alone
+// gets half, and others always find room. The zero value is empty.
 type shares struct {
 	all int
 	of  map[string]int

@@ -15,38 +15,38 @@ import (
 // Counting is the source of a page whose dataplane may count new connections.
 type Counting interface {
 	Source
-	// Lately reads what the dataplane has counted, unless that was done a moment ago. It is nil if nothing is counted.
+	// Lately reads the counts of the dataplane, unless they were read a moment ago. It is nil if the dataplane does not count.
 	Lately() *Traffic
 }
 
 const (
 	// ratePeriod is the least time that rates are measured over.
 	ratePeriod = 5 * time.Second
-	// maxRates is how many Services an event has rates of.
+	// maxRates is the number of Services with rates in an event.
 	maxRates = 3000
-	// A graph has so many numbers, each of so long a time: 15 minutes.
+	// A graph has 60 slots of 15 seconds: 15 minutes.
 	slots    = 60
 	slotTime = 15 * time.Second
-	// maxGap is how long nobody may ask for the time to count as measured: metrics are usually read once a minute, or more often.
+	// maxGap is the longest time between two additions that a graph shows as measured. Metrics are usually read once a minute, or more often.
 	maxGap = 2 * time.Minute
-	// maxRings is how many graphs are kept: 3 MiB.
+	// maxRings is the number of graphs that are kept: 3 MiB.
 	maxRings = 12_000
 )
 
-// ring has what was counted in each slot.
+// ring has the connections in each slot.
 type ring [slots]float32
 
 // rings are the graphs of a Service: all connections, refused ones and dropped ones. A graph without any is nil.
 type rings [3]*ring
 
-// Rate is how many new connections there are a second. Connections are all of them, wherever they go.
+// Rate has the new connections of a Service per second. Connections includes those that are refused or dropped.
 type Rate struct {
 	Connections float64 `json:"connections"`
 	Refused     float64 `json:"refused,omitempty"`
 	Dropped     float64 `json:"dropped,omitempty"`
 }
 
-// Traffic is what was counted of new connections lately. It costs nothing unless somebody asks: it gets what is read for pages and for metrics.
+// Traffic has the new connections of the last 15 minutes. It gets the counts that pages and metrics read, so it costs nothing without them.
 // The zero value is empty. Its methods may be called concurrently.
 type Traffic struct {
 	mu    sync.Mutex // guards all below
@@ -66,7 +66,7 @@ func (t *Traffic) Due(at time.Time) bool {
 	return t.at.IsZero() || at.Sub(t.at) >= ratePeriod
 }
 
-// Add adds what each Service has counted since the last addition. The counts of the first addition can be of any age, and have no rate.
+// Add adds the connections of each Service since the last addition. The counts of the first addition can be of any age, and have no rate.
 func (t *Traffic) Add(at time.Time, grown map[state.ServiceName]view.Counts) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,7 +82,7 @@ func (t *Traffic) Add(at time.Time, grown map[state.ServiceName]view.Counts) {
 	}
 }
 
-// advance begins new slots. Graphs that are flat by then are forgotten.
+// advance begins new slots, and drops graphs that are flat.
 func (t *Traffic) advance(to int64) {
 	if to <= t.slot {
 		return
@@ -111,7 +111,7 @@ func (t *Traffic) advance(to int64) {
 	}
 }
 
-// spread adds what was counted in a time to the slots that it is part of.
+// spread divides the connections of a period among its slots.
 func (t *Traffic) spread(from, to time.Time, grown map[state.ServiceName]view.Counts) {
 	share := map[int64]float32{}
 	for slot := from.UnixNano() / int64(slotTime); slot <= t.slot; slot++ {
@@ -151,12 +151,12 @@ func (t *Traffic) ring(name state.ServiceName, of int, needed bool) *ring {
 	return rs[of]
 }
 
-// Graph is how many new connections a Service had a second, in the last 15 minutes.
+// Graph has the new connections of a Service per second in the last 15 minutes.
 type Graph struct {
-	// End is when the last slot ends, and Step how long each slot is, in seconds.
+	// End is the end of the last slot, and Step the length of each slot in seconds.
 	End  time.Time `json:"end"`
 	Step float64   `json:"step"`
-	// Known tells the slots of which it is known what was counted, the oldest first. A list is nil if all of its rates are 0.
+	// Known reports for each slot, the oldest first, whether it was measured. A list of rates is nil if all of them are 0.
 	Known       []bool    `json:"known"`
 	Connections []float64 `json:"connections,omitempty"`
 	Refused     []float64 `json:"refused,omitempty"`
@@ -177,10 +177,10 @@ func (t *Traffic) graph(name state.ServiceName) *Graph {
 	return g
 }
 
-// index is where slot i of a graph is kept, the oldest first.
+// index returns the position of slot i in a ring. Slot 0 is the oldest.
 func (t *Traffic) index(i int) int64 { return (t.slot + 1 + int64(i)) % slots }
 
-// line is a ring in order, a second.
+// line returns the rates of a ring per second, the oldest first.
 func (t *Traffic) line(r *ring) []float64 {
 	if r == nil {
 		return nil
@@ -201,7 +201,7 @@ func (t *Traffic) newest() (at time.Time, rates map[string]Rate) {
 	return t.at, t.rates
 }
 
-// ratesOf returns the rates of Services, and if they are too many, those that refuse or drop most connections, or have most.
+// ratesOf returns the rates of Services. If they are too many, it prefers Services that refuse or drop most, then those with most connections.
 func ratesOf(grown map[state.ServiceName]view.Counts, seconds float64) map[string]Rate {
 	names := slices.DeleteFunc(slices.Collect(maps.Keys(grown)), func(name state.ServiceName) bool { return grown[name].Connections == 0 })
 	if len(names) > maxRates {
