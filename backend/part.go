@@ -140,7 +140,7 @@ func entriesEach(p *state.Port) int {
 // dataplanes look endpoints up as well.
 func perEndpoint(p *state.Port) int {
 	each := 1
-	for _, r := range []*state.Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside} {
+	for _, r := range p.Routes() {
 		if r.Weighted() {
 			each = max(each, weightedSlots/len(r.Endpoints))
 		}

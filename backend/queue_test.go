@@ -328,7 +328,7 @@ func endpointsOf(all map[state.ServiceName]*state.Service) map[routed]bool {
 	for name, s := range all {
 		for i := range s.Ports {
 			p := &s.Ports[i]
-			for n, r := range []*state.Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside} {
+			for n, r := range p.Routes() {
 				for _, e := range r.Endpoints {
 					found[routed{name, p.Name, n, e.Addr}] = true
 				}

@@ -86,22 +86,19 @@ func (f *forms) update(u *state.Update, accepted state.Features) (converted *sta
 	if accepted == state.AllFeatures {
 		return u, nil
 	}
-	converted = u
-	for i, s := range u.Changed {
+	converted = u.Convert(func(s *state.Service) *state.Service {
 		missing := s.Features() &^ accepted
 		if missing == 0 {
-			continue
+			return s
 		}
-		if converted == u {
-			converted = new(*u)
-			converted.Changed = append(make([]*state.Service, 0, len(u.Changed)), u.Changed...)
+		if lacking == nil {
 			lacking = map[state.Features]int{}
 		}
-		converted.Changed[i] = f.of(s, accepted, missing)
 		for one := range missing.Each {
 			lacking[one]++
 		}
-	}
+		return f.of(s, accepted, missing)
+	})
 	return converted, lacking
 }
 

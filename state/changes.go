@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"iter"
 	"net/netip"
 	"slices"
@@ -12,7 +13,7 @@ type Changes struct {
 	// that one of them still has is not removed.
 	Added, Removed []netip.Addr
 	// Others name what else changed, in the order "ports", "frontends", "routes", "affinity", "balance", "ejection", "drain deadline", "health
-	// check". Ports come and go. "routes" is there only if no address came or went: an endpoint has another port, or connections are treated in another way.
+	// check". "ports" means that a port was added or removed. "routes" is there only if no address came or went: an endpoint has another port, or connections are treated in another way.
 	Others []string
 }
 
@@ -25,7 +26,7 @@ func ChangesOf(before, after *Service) (c Changes) {
 	const isBefore, isAfter = 1, 2
 	var ports, frontends, routes, affinity, balance, ejection, drain bool
 	in := map[netip.Addr]byte{} // the addresses that some route has and its counterpart lacks, and which of the records have them
-	for was, is := range pairs(before, after) {
+	for was, is := range merge(before.ports(), after.ports(), (*Port).Compare) {
 		if was == nil || is == nil {
 			ports = true
 			was, is = orEmpty(was), orEmpty(is)
@@ -38,8 +39,8 @@ func ChangesOf(before, after *Service) (c Changes) {
 			routes = routes || !was.Internal.Equal(&is.Internal) || !was.External.Equal(&is.External) ||
 				!equalLists(was.Lingering, is.Lingering, func(a, b Endpoint) bool { return a == b })
 		}
-		theirs := is.routes()
-		for i, r := range was.routes() {
+		theirs := is.Routes()
+		for i, r := range was.Routes() {
 			for addr := range differing(r.Endpoints, theirs[i].Endpoints) {
 				in[addr] = 0
 			}
@@ -82,27 +83,20 @@ func ChangesOf(before, after *Service) (c Changes) {
 	return c
 }
 
-// pairs yields the ports of two records in their order. Of each pair, a port is nil if its record lacks it.
-func pairs(before, after *Service) iter.Seq2[*Port, *Port] {
-	return func(yield func(was, is *Port) bool) {
-		a, b := before.ports(), after.ports()
+// merge yields the items of two sorted lists in their order. Of each pair, an item is nil if its list lacks it.
+func merge[E any](a, b []E, compare func(a, b *E) int) iter.Seq2[*E, *E] {
+	return func(yield func(a, b *E) bool) {
 		for len(a) > 0 || len(b) > 0 {
-			var was, is *Port
+			var was, is *E
 			c := 0
 			if len(a) > 0 && len(b) > 0 {
-				c = a[0].Compare(&b[0])
+				c = compare(&a[0], &b[0])
 			}
 			if len(a) > 0 && c <= 0 {
-				was = &a[0]
+				was, a = &a[0], a[1:]
 			}
 			if len(b) > 0 && c >= 0 {
-				is = &b[0]
-			}
-			if was != nil {
-				a = a[1:]
-			}
-			if is != nil {
-				b = b[1:]
+				is, b = &b[0], b[1:]
 			}
 			if !yield(was, is) {
 				return
@@ -117,18 +111,11 @@ func differing(a, b []Endpoint) iter.Seq[netip.Addr] {
 		if sameList(a, b) {
 			return
 		}
-		for len(a) > 0 || len(b) > 0 {
-			var e Endpoint
-			switch {
-			case len(b) == 0 || len(a) > 0 && a[0].Compare(b[0]) < 0:
-				e, a = a[0], a[1:]
-			case len(a) == 0 || b[0].Compare(a[0]) < 0:
-				e, b = b[0], b[1:]
-			default:
-				a, b = a[1:], b[1:]
+		for was, is := range merge(a, b, func(a, b *Endpoint) int { return a.Compare(*b) }) {
+			if was != nil && is != nil {
 				continue
 			}
-			if !yield(e.Addr.Addr()) {
+			if !yield(cmp.Or(was, is).Addr.Addr()) {
 				return
 			}
 		}
@@ -139,7 +126,7 @@ func differing(a, b []Endpoint) iter.Seq[netip.Addr] {
 func (s *Service) mark(in map[netip.Addr]byte, bit byte) {
 	for i := range s.ports() {
 		var last []Endpoint
-		for _, r := range s.Ports[i].routes() {
+		for _, r := range s.Ports[i].Routes() {
 			if sameList(r.Endpoints, last) {
 				continue // as most Services treat all clients alike
 			}
@@ -170,7 +157,8 @@ func (s *Service) ports() []Port {
 	return s.Ports
 }
 
-func (p *Port) routes() [4]*Route {
+// Routes returns the four routes of the port, which are its own.
+func (p *Port) Routes() [4]*Route {
 	return [4]*Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside}
 }
 

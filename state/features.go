@@ -74,7 +74,7 @@ func (s *Service) Features() (uses Features) {
 		set(p.Balance != Random, Balances)
 		set(p.Ejection, Ejection)
 		set(p.DrainSeconds != 0, DrainDeadline)
-		for _, r := range p.routes() {
+		for _, r := range p.Routes() {
 			set(r.Weighted(), Weights)
 		}
 		for j := range p.Frontends {
@@ -85,7 +85,7 @@ func (s *Service) Features() (uses Features) {
 	return uses
 }
 
-// For returns the record for a consumer that knows the accepted features only, and the features that are missing in it. It is s itself if none
+// For returns the record for a consumer that knows the accepted features only, and the features that were removed. It is s itself if none
 // is missing. It shares memory with s where it can.
 //
 // Without Weights, endpoints share connections evenly, and none are rejected. Without Balances, they are drawn at random. Without Ranges, a
@@ -133,7 +133,7 @@ func (p *Port) drop(missing Features) {
 
 // dropWeights makes all routes even. Routes that share their endpoints still do.
 func (p *Port) dropWeights() {
-	routes := p.routes()
+	routes := p.Routes()
 	var had [len(routes)][]Endpoint
 	for i, r := range routes {
 		had[i] = r.Endpoints
@@ -141,7 +141,7 @@ func (p *Port) dropWeights() {
 			continue
 		}
 		r.Refused = 0
-		first := slices.IndexFunc(had[:i], func(list []Endpoint) bool { return len(list) == len(had[i]) && &list[0] == &had[i][0] })
+		first := slices.IndexFunc(had[:i], func(list []Endpoint) bool { return sameList(list, had[i]) })
 		if first >= 0 {
 			r.Endpoints = routes[first].Endpoints
 		} else {
@@ -160,17 +160,38 @@ func unweighted(list []Endpoint) []Endpoint {
 
 // For returns the update for a consumer that knows the accepted features only. It is u itself if no record changes.
 func (u *Update) For(accepted Features) *Update {
-	v := u
-	for i, s := range u.Changed {
-		converted, missing := s.For(accepted)
-		if missing == 0 {
+	if accepted&AllFeatures == AllFeatures {
+		return u
+	}
+	return u.Convert(func(s *Service) *Service {
+		converted, _ := s.For(accepted)
+		return converted
+	})
+}
+
+// Convert returns the update with other records in the place of its own. It is u itself if all records stay.
+func (u *Update) Convert(convert func(*Service) *Service) *Update {
+	changed, refused := converted(u.Changed, convert), converted(u.Refused, convert)
+	if sameList(changed, u.Changed) && sameList(refused, u.Refused) {
+		return u
+	}
+	v := *u
+	v.Changed, v.Refused = changed, refused
+	return &v
+}
+
+// converted returns the converted records of a list. It is the list itself if all records stay.
+func converted(list []*Service, convert func(*Service) *Service) []*Service {
+	result := list
+	for i, s := range list {
+		to := convert(s)
+		if to == s {
 			continue
 		}
-		if v == u {
-			v = new(*u)
-			v.Changed = slices.Clone(u.Changed)
+		if sameList(result, list) {
+			result = slices.Clone(list)
 		}
-		v.Changed[i] = converted
+		result[i] = to
 	}
-	return v
+	return result
 }

@@ -118,7 +118,7 @@ type Port struct {
 	// port's frontends. It is a whole number of seconds. 0 means none.
 	Affinity time.Duration
 	// Lingering are serving endpoints of a UDP port that are in no route. They get no new connections here, but UDP flows that they
-	// already have must not be deleted. A TCP port also has such endpoints, where connections to removed endpoints are to be reset.
+	// already have must not be deleted. A TCP port also has such endpoints if connections to removed endpoints are to be reset, or if DrainSeconds is set.
 	// Empty otherwise, ordered as [Route.Endpoints]. They have no weights.
 	Lingering []Endpoint
 }
@@ -394,13 +394,8 @@ func (t *Traffic) Equal(o *Traffic) bool {
 
 // Equal reports whether two routes are the same in every field.
 func (r *Route) Equal(o *Route) bool {
-	if r.Verdict != o.Verdict || r.Refused != o.Refused {
-		return false
-	}
-	if n := len(r.Endpoints); n > 0 && n == len(o.Endpoints) && &r.Endpoints[0] == &o.Endpoints[0] {
-		return true // as nearly always: most Services treat all clients alike
-	}
-	return slices.Equal(r.Endpoints, o.Endpoints)
+	// Nearly always, the memory is the same: most Services treat all clients alike.
+	return r.Verdict == o.Verdict && r.Refused == o.Refused && (sameList(r.Endpoints, o.Endpoints) || slices.Equal(r.Endpoints, o.Endpoints))
 }
 
 // Equal reports whether two nodes are the same in every field. Empty and nil slices are the same.

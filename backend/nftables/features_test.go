@@ -36,7 +36,7 @@ func withFeatures(s *state.Service, seed uint64) *state.Service {
 			continue
 		}
 		var made [][2][]state.Endpoint // so that routes that share their endpoints still do
-		for _, r := range []*state.Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside} {
+		for _, r := range p.Routes() {
 			was := r.Endpoints
 			if len(was) == 0 {
 				continue

@@ -617,7 +617,7 @@ func (r *historyRun) checkNumbers(snapshot *store.Snapshot) error {
 
 func distinctEndpoints(p *state.Port) map[netip.AddrPort]bool {
 	all := map[netip.AddrPort]bool{}
-	for _, rt := range []*state.Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside} {
+	for _, rt := range p.Routes() {
 		for _, e := range rt.Endpoints {
 			all[e.Addr] = true
 		}

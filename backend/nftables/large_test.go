@@ -219,7 +219,7 @@ func TestFilledHoles(t *testing.T) {
 func without(s *state.Service, indexes ...int) *state.Service {
 	for i := range s.Ports {
 		p := &s.Ports[i]
-		for _, r := range []*state.Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside} {
+		for _, r := range p.Routes() {
 			var left []state.Endpoint
 			for j, e := range r.Endpoints {
 				if !slices.Contains(indexes, j) {

@@ -129,7 +129,7 @@ func (s careless) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 		c.Ports = slices.Clone(service.Ports)
 		for i := range c.Ports {
 			p := &c.Ports[i]
-			for _, route := range []*state.Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside} {
+			for _, route := range p.Routes() {
 				switch n := len(route.Endpoints); {
 				case n > 1:
 					route.Endpoints = route.Endpoints[:n-1]

@@ -68,7 +68,7 @@ func endpointsIn(s *state.Service) (n int) {
 	}
 	for i := range s.Ports {
 		p := &s.Ports[i]
-		for _, r := range []*state.Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside} {
+		for _, r := range p.Routes() {
 			n += len(r.Endpoints)
 		}
 	}

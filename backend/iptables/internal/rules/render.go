@@ -76,15 +76,10 @@ type port struct {
 	sticky []state.Endpoint
 }
 
-// routes are all of a port.
-func routes(p *state.Port) [4]*state.Route {
-	return [4]*state.Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside}
-}
-
 // stickyEndpoints are the endpoints that are in a route of a port.
 func stickyEndpoints(p *state.Port) []state.Endpoint {
 	var all []state.Endpoint
-	for _, r := range routes(p) {
+	for _, r := range p.Routes() {
 		all = append(all, r.Endpoints...)
 	}
 	slices.SortFunc(all, state.Endpoint.Compare)
@@ -96,7 +91,7 @@ func (p *port) add(t Table, chain string, rules ...string) {
 }
 
 func (p *port) render() {
-	for _, r := range routes(p.Port) {
+	for _, r := range p.Routes() {
 		for _, e := range r.Endpoints {
 			p.part.elements = append(p.part.elements, element{setName(p.f, setHairpin), ipset.Element{
 				Prefix: ipset.Addr(e.Addr.Addr()).Prefix, Protocol: p.Protocol, Port: e.Addr.Port(), Second: e.Addr.Addr(),
@@ -256,7 +251,7 @@ func (p *port) views(inside, outside string) []string {
 // gives the name.
 func (p *port) route(r *state.Route) string {
 	var chain string
-	for i, first := range routes(p.Port) {
+	for i, first := range p.Routes() {
 		if first.Equal(r) {
 			chain = fmt.Sprintf("%sR%d-%s", Prefix, i, p.id)
 			break

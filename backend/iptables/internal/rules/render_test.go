@@ -67,7 +67,7 @@ func TestDrawByWeight(t *testing.T) {
 			if refused > 0 {
 				want[""] = float64(refused) / sum
 			}
-			for _, r := range routes(port) {
+			for _, r := range port.Routes() {
 				r.Endpoints, r.Refused = list, refused
 			}
 			p := someSettings.render(svc, state.IPv4)

@@ -163,7 +163,7 @@ func lingering(p *state.Port, t *state.Traffic) []state.Endpoint {
 	}
 	// A flow stays valid as long as its endpoint serves the port by any route.
 	all := slices.Clone(p.Lingering)
-	for _, r := range []*state.Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside} {
+	for _, r := range p.Routes() {
 		if len(r.Endpoints) > 0 && &r.Endpoints[0] != &t.Inside.Endpoints[0] {
 			all = append(all, r.Endpoints...)
 		}
