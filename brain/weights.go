@@ -8,9 +8,6 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// WeightAnnotation is the annotation of an EndpointSlice with the weight of each of its endpoints.
-const WeightAnnotation = "switchyard.net/weight"
-
 // weight is the weight of the endpoints of a slice. It is 0 for a slice without the annotation, and noWeight for a slice that gets no new
 // connections.
 type weight int32
@@ -18,25 +15,31 @@ type weight int32
 // noWeight is the annotation 0.
 const noWeight weight = -1
 
-// weightOf returns the weight that a slice gives its endpoints. A value that is none counts as absent; see [BadWeight].
+// weightOf returns the weight that a slice gives its endpoints. An invalid value counts as absent: see [BadWeight].
 func weightOf(s *model.EndpointSlice) weight {
-	if s.Weight == "" {
-		return 0
-	}
-	switch n, err := strconv.ParseUint(s.Weight, 10, 16); {
-	case err != nil:
-		return 0
-	case n == 0:
-		return noWeight
-	default:
-		return weight(n)
-	}
+	w, _ := parseWeight(s.Weight)
+	return w
 }
 
-// BadWeight reports whether the annotation of a slice is no weight.
+// BadWeight reports whether the weight annotation of a slice is invalid.
 func BadWeight(s *model.EndpointSlice) bool {
-	_, err := strconv.ParseUint(s.Weight, 10, 16)
-	return s.Weight != "" && err != nil
+	_, ok := parseWeight(s.Weight)
+	return !ok
+}
+
+// parseWeight reads the value of a weight annotation, empty if there is none. An invalid value has weight 0.
+func parseWeight(text string) (w weight, ok bool) {
+	if text == "" {
+		return 0, true
+	}
+	switch n, err := strconv.ParseUint(text, 10, 16); {
+	case err != nil:
+		return 0, false
+	case n == 0:
+		return noWeight, true
+	default:
+		return weight(n), true
+	}
 }
 
 // isWeighted reports whether any slice gives its endpoints a weight. Then the endpoints of all others have 1.

@@ -33,7 +33,7 @@ func EndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, error) {
 		// A controller's slip in a time that only measures is not worth an error.
 		m.TriggerTime, _ = time.Parse(time.RFC3339Nano, at)
 	}
-	m.Weight = annotation(s.Annotations, weightAnnotation)
+	m.Weight = annotation(s.Annotations, model.WeightAnnotation)
 	for i, p := range s.Ports {
 		if port, ok := f.endpointPort(index("ports", i), p); ok {
 			m.Ports = append(m.Ports, port)
@@ -86,11 +86,8 @@ func podNames(s *discoveryv1.EndpointSlice) model.PodNames {
 	return model.PackPods("", names)
 }
 
-const (
-	weightAnnotation = "switchyard.net/weight"
-	// maxAnnotation is how much of an annotation is kept: more than any valid value has, and enough to show what is wrong with another one.
-	maxAnnotation = 256
-)
+// maxAnnotation is the length up to which an annotation is kept. Valid values are shorter, and the beginning of an invalid one is enough to show it.
+const maxAnnotation = 256
 
 // annotation returns the beginning of an annotation. Its value is judged where it counts: a bad one must not take the object down.
 func annotation(annotations map[string]string, key string) string {

@@ -118,6 +118,9 @@ type ServicePort struct {
 	NodePort uint16
 }
 
+// WeightAnnotation is the annotation of an EndpointSlice with the weight of each of its endpoints.
+const WeightAnnotation = "switchyard.net/weight"
+
 // EndpointSlice is a Kubernetes EndpointSlice.
 type EndpointSlice struct {
 	Namespace string
@@ -142,7 +145,7 @@ type EndpointSlice struct {
 	// TriggerTime is the time of the event in the cluster that led to the slice's latest change, zero if unknown
 	// (annotation endpoints.kubernetes.io/last-change-trigger-time). It measures programming latency.
 	TriggerTime time.Time
-	// Weight is the annotation switchyard.net/weight as it stands, up to 256 bytes. It is empty if the annotation is absent.
+	// Weight is [WeightAnnotation] as it stands, up to 256 bytes. It is empty if the annotation is absent.
 	Weight string
 }
 

@@ -60,7 +60,7 @@ const (
 	TooManyNames Reason = "TooManyNames"
 	// NamespaceNamesFull: the names of the namespace have more entries than one namespace may have. See [NamesLimits].
 	NamespaceNamesFull Reason = "NamespaceNamesFull"
-	// AnnotationIgnored: an annotation has a value that means nothing. It counts as absent, and the service is served without it.
+	// AnnotationIgnored: an annotation has an invalid value. It counts as absent, and the service is served without it.
 	AnnotationIgnored Reason = "AnnotationIgnored"
 	// NamesFull: the names of the namespace have more entries than it may have because there is no room for all names. See [NamesLimits].
 	NamesFull Reason = "NamesFull"
@@ -324,14 +324,14 @@ func refused(svc *service, refusals []brain.Refusal) Problem {
 	return Problem{Service: svc.name, Reason: ExternalIPRefused, Field: "spec.externalIPs", Note: note, Remedy: first.Remedy}
 }
 
-// badWeights is the problem of a service with slices whose weights are none. The list is not empty.
+// badWeights is the problem of a service with slices with invalid weights. The list is not empty.
 func badWeights(svc *service, bad []*model.EndpointSlice) Problem {
 	first := slices.MinFunc(bad, func(a, b *model.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
 	note := fmt.Sprintf("%q of EndpointSlice %s is not a whole number from 0 to 65535, so it counts as absent", first.Weight, first.Name)
 	if len(bad) > 1 {
 		note += fmt.Sprintf(" (EndpointSlices with such values: %d)", len(bad))
 	}
-	return Problem{Service: svc.name, Reason: AnnotationIgnored, Field: "metadata.annotations[" + brain.WeightAnnotation + "]", Note: note,
+	return Problem{Service: svc.name, Reason: AnnotationIgnored, Field: "metadata.annotations[" + model.WeightAnnotation + "]", Note: note,
 		Remedy: "set the annotation to a whole number from 0 to 65535, or remove it"}
 }
 

@@ -7,6 +7,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/switchyard-net/switchyard/model"
 )
 
 // fieldSet names the fields of a protobuf message that are decoded. The others, such as managedFields, are the larger
@@ -61,7 +63,7 @@ var (
 	})
 
 	endpointSliceFields = part(byNumber{
-		1: metadata(entries(discoveryv1.LabelServiceName, corev1.IsHeadlessService, proxyNameLabel), entries(corev1.EndpointsLastChangeTriggerTime, weightAnnotation)),
+		1: metadata(entries(discoveryv1.LabelServiceName, corev1.IsHeadlessService, proxyNameLabel), entries(corev1.EndpointsLastChangeTriggerTime, model.WeightAnnotation)),
 		2: part(byNumber{
 			1: all, 2: all, 3: all, 6: all, 8: all, // endpoints: addresses, conditions, hostname, nodeName, hints
 			4: part(byNumber{1: all, 2: all, 3: all}), // targetRef: kind, namespace, name

@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/switchyard-net/switchyard/model"
 )
 
 // words are texts for fields by their names, "" for all others and now and then for these.
@@ -19,7 +21,7 @@ var words = map[string][]string{
 	"": {
 		"", "a", "b", "10.0.0.1", "TCP", "Local", "None", "VIP", "Proxy", "disabled", "2026-01-01T00:00:00Z", autoscalerTaint,
 		optOutLabel, proxyNameLabel, corev1.LabelTopologyZone, discoveryv1.LabelServiceName, corev1.IsHeadlessService,
-		corev1.EndpointsLastChangeTriggerTime, weightAnnotation,
+		corev1.EndpointsLastChangeTriggerTime, model.WeightAnnotation,
 	},
 	"Kind":                     {"Pod", "Pod", "Node"},
 	"Protocol":                 {"", "TCP", "UDP", "SCTP"},

@@ -14,9 +14,8 @@ import (
 )
 
 const (
-	proxyNameLabel   = "service.kubernetes.io/service-proxy-name"
-	optOutLabel      = "networking.k8s.io/kube-proxy"
-	weightAnnotation = "switchyard.net/weight"
+	proxyNameLabel = "service.kubernetes.io/service-proxy-name"
+	optOutLabel    = "networking.k8s.io/kube-proxy"
 )
 
 // resource describes the watch for one kind of object.

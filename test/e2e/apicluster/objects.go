@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -122,7 +121,7 @@ func EndpointSlice(s *model.EndpointSlice) *discoveryv1.EndpointSlice {
 		o.Annotations[corev1.EndpointsLastChangeTriggerTime] = s.TriggerTime.Format(time.RFC3339Nano)
 	}
 	if s.Weight != "" {
-		o.Annotations[brain.WeightAnnotation] = s.Weight
+		o.Annotations[model.WeightAnnotation] = s.Weight
 	}
 	for _, p := range s.Ports {
 		o.Ports = append(o.Ports, discoveryv1.EndpointPort{Name: new(p.Name), Protocol: new(protocol(p.Protocol)), Port: new(int32(p.Port))})
