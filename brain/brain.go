@@ -109,10 +109,11 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 		if fits {
 			scratch = joins[indexOf(p.Family)].join(scratch, here, p.Family, parts)
 		}
-		chosen := setTraffic(p, cfg, svc, scratch)
-		health.count(scratch.active())
+		active := scratch.active()
+		chosen := setTraffic(p, cfg, svc, scratch, active)
+		health.count(active)
 		if why != nil {
-			why.port(&claims[i], fits, here, &supply, parts, scratch, chosen)
+			why.port(&claims[i], fits, here, &supply, parts, scratch, active, chosen)
 		}
 	}
 	sortPorts(ports)

@@ -237,13 +237,13 @@ func (e *Explanation) unroutedAddresses(kind state.FrontendKind, addrs []netip.A
 }
 
 // port notes how the routes of a claim were chosen from the endpoints that slices have.
-func (e *Explanation) port(c *claim, fits bool, here location, from *supply, parts []part, eps candidates, by choice) {
+func (e *Explanation) port(c *claim, fits bool, here location, from *supply, parts []part, eps, active candidates, by choice) {
 	r := PortReasons{
 		Name: c.port.Name, Protocol: c.port.Protocol, Family: c.family, NoRoom: !fits, Internal: by.internal, External: by.external,
 		ClusterTerminates: by.cluster.mask != 0 && by.cluster.want&ready == 0,
 		LocalTerminates:   by.local.mask != 0 && by.local.want&ready == 0,
 	}
-	t := eps.active().tally()
+	t := active.tally()
 	r.NodeHints = t.use(nodeHinted, nodeHere)
 	if r.NodeHints != HintsUsed {
 		r.ZoneHints = t.use(zoneHinted, zoneHere)

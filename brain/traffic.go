@@ -14,13 +14,12 @@ import (
 // cluster still reach all endpoints: pods with their own address, the node masqueraded. (The "short circuit" of
 // pkg/proxy/nftables and iptables proxier.go; pkg/proxy/serviceport.go, UsesClusterEndpoints.)
 //
-// It returns the policies by which it chose.
-func setTraffic(p *state.Port, cfg *Config, svc *model.Service, eps candidates) (by choice) {
+// Routes choose among eps, the endpoints of all that may get new connections. It returns the policies by which it chose.
+func setTraffic(p *state.Port, cfg *Config, svc *model.Service, all, eps candidates) (by choice) {
 	// Frontends are ordered by kind, and ClusterIP is the first kind.
 	internal := p.Frontends[0].Kind == state.ClusterIP
 	external := p.Frontends[len(p.Frontends)-1].Kind != state.ClusterIP
 
-	all, eps := eps, eps.active()
 	var cluster, local state.Route
 	if internal && !svc.InternalLocal || external {
 		cluster, by.cluster = clusterRoute(eps)
