@@ -25,6 +25,9 @@ const (
 
 // before returns the records that the dataplane holds of the services of an update. In a full update, these are all services.
 func (r *runner) before(u *state.Update) map[state.ServiceName]*state.Service {
+	if r.OnAttempt == nil && !r.Logger.Enabled(context.Background(), levelChange) {
+		return nil // the records are for these two
+	}
 	if u.Full {
 		return r.held.records // which the update replaces, see [held.note]
 	}

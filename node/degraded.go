@@ -19,6 +19,7 @@ type degraded struct {
 
 	mu       sync.Mutex // guards all below
 	services map[state.ServiceName]state.Features
+	counts   [8]int         // of services, by the index of a feature that they lack
 	told     state.Features // that the log has, until no Service uses them
 }
 
@@ -30,27 +31,42 @@ func (d *degraded) attempted(a backend.Attempt) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if a.Update.Full || d.services == nil {
-		d.services = map[state.ServiceName]state.Features{}
+		d.services, d.counts = map[state.ServiceName]state.Features{}, [8]int{}
 	}
 	for _, name := range a.Update.Removed {
-		delete(d.services, name)
+		d.set(name, 0)
 	}
 	for _, s := range a.Update.Changed {
-		delete(d.services, s.Name)
-		if uses := s.Features(); uses != 0 && uses&^d.can() != 0 {
-			d.services[s.Name] = uses &^ d.can()
+		missing := s.Features()
+		if missing != 0 { // as for few Services
+			missing &^= d.can()
 		}
+		d.set(s.Name, missing)
 	}
 	if len(d.services) > 0 || d.told != 0 {
 		d.tell()
 	}
 }
 
+// set notes the features that a Service lacks. The mutex is held.
+func (d *degraded) set(name state.ServiceName, missing state.Features) {
+	for one := range d.services[name].Each {
+		d.counts[one.Index()]--
+	}
+	for one := range missing.Each {
+		d.counts[one.Index()]++
+	}
+	if missing == 0 {
+		delete(d.services, name)
+	} else {
+		d.services[name] = missing
+	}
+}
+
 // tell logs the features that have begun to be missing. The mutex is held.
 func (d *degraded) tell() {
-	counts := d.counts()
 	for one := range state.AllFeatures.Each {
-		switch n := counts[one]; {
+		switch n := d.counts[one.Index()]; {
 		case n == 0:
 			d.told &^= one
 		case d.told&one == 0:
@@ -61,18 +77,7 @@ func (d *degraded) tell() {
 	}
 }
 
-// counts returns how many Services lack which feature. The mutex is held.
-func (d *degraded) counts() map[state.Features]int {
-	counts := map[state.Features]int{}
-	for _, missing := range d.services {
-		for one := range missing.Each {
-			counts[one]++
-		}
-	}
-	return counts
-}
-
-// of returns which features a Service is served without, nil if it has all that it uses.
+// of returns an error with the features that a Service uses and the dataplane lacks, nil if there are none.
 func (d *degraded) of(name state.ServiceName) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -82,13 +87,13 @@ func (d *degraded) of(name state.ServiceName) error {
 	return nil
 }
 
-// byName returns how many Services lack which feature, for all features, by their names.
+// byName returns the number of Services that lack each feature, by the name of the feature.
 func (d *degraded) byName() map[string]int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	counts, named := d.counts(), map[string]int{}
+	named := map[string]int{}
 	for one := range state.AllFeatures.Each {
-		named[one.String()] = counts[one]
+		named[one.String()] = d.counts[one.Index()]
 	}
 	return named
 }

@@ -352,7 +352,7 @@ func (t *tally) rows(s view.Selection) (rows []view.PortTraffic, leftOut int) {
 	return rows, max(leftOut, 0)
 }
 
-// grown returns what each Service has counted since the last call.
+// grown returns the connections of each Service since the last call.
 func (t *tally) grown() map[state.ServiceName]view.Counts {
 	sums := make(map[state.ServiceName]view.Counts)
 	for name, p := range t.ports {
@@ -360,11 +360,9 @@ func (t *tally) grown() map[state.ServiceName]view.Counts {
 		if p.taken = p.all; by == (backend.Counts{}) {
 			continue
 		}
-		sum := sums[name.service]
-		sum.Connections += by.Connections
-		sum.Rejects += by.Rejects
-		sum.Drops += by.Drops
-		sums[name.service] = sum
+		sum := backend.Counts(sums[name.service])
+		sum.Add(by)
+		sums[name.service] = view.Counts(sum)
 	}
 	return sums
 }
