@@ -33,7 +33,7 @@ type Reporter interface {
 	Problems() []error
 }
 
-// Featured is a [Backend] that can program features of records: see [state.Features]. All others get records without any.
+// Featured is a [Backend] that can program features of records: see [state.Features]. Other backends get records without features.
 type Featured interface {
 	Backend
 	// Features returns the features that the dataplane can program. They change only before an update that is full.

@@ -83,8 +83,8 @@ func (s *sources) port(p *localnetv1.Port) error {
 		isInternal := f.GetKind() == localnetv1.FrontendKind_FRONTEND_KIND_CLUSTER_IP
 		internal, external = internal || isInternal, external || !isInternal
 	}
-	if _, ok := localnetv1.Balance_name[int32(p.GetBalance())]; !ok {
-		return fmt.Errorf("balance: %d is not known here: perhaps the server is newer, and this program must be updated", int32(p.GetBalance()))
+	if err := checkKnown("balance", p.GetBalance(), localnetv1.Balance_name); err != nil {
+		return err
 	}
 	ranges := p.GetFrontends()[0].GetLastPort() != 0
 	for i, f := range p.GetFrontends() {
@@ -229,6 +229,11 @@ func checkEnum[E interface {
 	if value == 0 {
 		return fmt.Errorf("%s: it is not set", field)
 	}
+	return checkKnown(field, value, known)
+}
+
+// checkKnown refuses values that are not known.
+func checkKnown[E ~int32](field string, value E, known map[int32]string) error {
 	if _, ok := known[int32(value)]; !ok {
 		return fmt.Errorf("%s: %d is not known here: perhaps the server is newer, and this program must be updated", field, int32(value))
 	}

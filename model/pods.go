@@ -98,8 +98,8 @@ func (p PodNames) len() int {
 // end reads an end.
 func (p PodNames) end(at int) int { return int(p[at])<<8 | int(p[at+1]) }
 
-// ends is where the ends begin.
-func (p PodNames) ends() int { return len(p) - podEnd*(1+p.len()) }
+// ends is the position of the first end, which the last end is equal to.
+func (p PodNames) ends() int { return p.end(len(p) - podEnd) }
 
 func (p PodNames) prefix() string { return p.between(0, p.end(p.ends())) }
 

@@ -26,7 +26,7 @@ func (r *repairs) note() {
 	r.times = append(r.recent(), time.Now())
 }
 
-// errRepairs is the remedy. Both sources name the process of each change.
+// errRepairs is the remedy.
 var errRepairs = errors.New("find the process that changes it, and stop it; on Linux, 'nft monitor' and records NETFILTER_CFG of the audit log name the process")
 
 // fault returns a fault if another program repeatedly changes the dataplane's rules, and nil otherwise.

@@ -127,7 +127,7 @@ func (w *watch) send(sub subscription) error {
 		}
 		node, sub.after = u.Node, u.Revision
 		u, lacking := w.forms.update(u, w.accepted)
-		told |= w.tell(lacking, told)
+		told = w.tell(lacking, told)
 		parts := protoconv.Parts(&w.encoder, u, changed, protoconv.Position{Instance: w.instance, Revision: sub.after}, partSize)
 		u = nil // the list of a full state is not kept for a slow client
 		for part, last := range parts {
@@ -141,16 +141,17 @@ func (w *watch) send(sub subscription) error {
 	}
 }
 
-// tell logs each feature that the client lacks and was not told of before, with the number of services in the update that use it.
-func (w *watch) tell(lacking map[state.Features]int, told state.Features) (now state.Features) {
+// tell logs each feature that the client lacks, unless it is in told, with the number of services in the update that use it. It returns all
+// features that were logged.
+func (w *watch) tell(lacking map[state.Features]int, told state.Features) state.Features {
 	for one := range state.AllFeatures.Each {
 		if n := lacking[one]; n > 0 && one&told == 0 {
 			w.log.Warn("client does not know a feature that Services use, so it gets them without; update the client",
 				"client", w.client.Name, "node", w.client.Node, "address", w.client.Address, "feature", one.String(), "services", n)
-			now |= one
+			told |= one
 		}
 	}
-	return now
+	return told
 }
 
 // receive reads requests until the stream ends. It passes the first one to the handler, which halves the stack of this

@@ -16,7 +16,7 @@ func Features(f state.Features) (list []localnetv1.Feature) {
 // ParseFeatures returns the features of a list, without those that are not known here.
 func ParseFeatures(list []localnetv1.Feature) (f state.Features) {
 	for _, one := range list {
-		if one > 0 && one <= 8 {
+		if one > 0 { // a shift beyond the last bit gives 0
 			f |= 1 << (one - 1)
 		}
 	}

@@ -39,8 +39,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Feature is a part of services that not every client knows. A dataplane names what it can program. The values say what a
-// client gets that has not named the feature.
+// Feature is a part of services that not every client knows. A dataplane names what it can program. Each value says
+// what the server does with a service that uses the feature if the client has not named it.
 type Feature int32
 
 const (
@@ -114,7 +114,7 @@ type Balance int32
 const (
 	// A random one.
 	Balance_BALANCE_UNSPECIFIED Balance = 0
-	// All connections of a client address get the same, on all nodes, as long as it is there.
+	// All connections of a client address get the same endpoint on all nodes, as long as that endpoint exists.
 	Balance_BALANCE_HASH_CLIENT Balance = 1
 	// Likewise for each connection, by its addresses and ports.
 	Balance_BALANCE_HASH_CONNECTION Balance = 2
@@ -1093,8 +1093,8 @@ type Subscribe struct {
 	// What the client calls itself, for the operators of the server; at most 63 bytes are kept. Optional.
 	Client string `protobuf:"bytes,3,opt,name=client,proto3" json:"client,omitempty"`
 	// The features that the client knows. The server converts services that use another feature: see Feature. A server ignores values that it
-	// does not know, and does not send fields of features that the client has not named. A position is worth something to calls with the same
-	// features only: all others get the whole state.
+	// does not know, and does not send fields of features that the client has not named. A position is valid only for calls with the same
+	// features. Other calls get the whole state.
 	Accepts       []Feature `protobuf:"varint,4,rep,packed,name=accepts,proto3,enum=switchyard.localnet.v1.Feature" json:"accepts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1639,9 +1639,10 @@ type Port struct {
 	// ClientIP affinity: for how many seconds after its last new connection a client address stays with its endpoint, whichever of
 	// the port's frontends it uses. 0: none.
 	AffinitySeconds uint32 `protobuf:"varint,8,opt,name=affinity_seconds,json=affinitySeconds,proto3" json:"affinity_seconds,omitempty"`
-	// Only for UDP, and for ports with drain_seconds: indices of endpoints that get no new connections here but still serve, so that their flows stay. Delete flows from the
-	// port's frontends to endpoints that are neither in this list nor in any route of internal and external, inside and outside. Then
-	// clients who go on sending reach another endpoint. Also delete flows to a frontend that began before the frontend was programmed.
+	// Only for UDP, and for ports with drain_seconds: indices of endpoints that get no new connections here but still serve, so that their
+	// flows stay. Delete flows from the port's frontends to endpoints that are neither in this list nor in any route of internal and
+	// external, inside and outside. Then clients who go on sending reach another endpoint. Also delete flows to a frontend that began before
+	// the frontend was programmed.
 	Lingering []uint32 `protobuf:"varint,9,rep,packed,name=lingering,proto3" json:"lingering,omitempty"`
 	// How new connections are shared between endpoints. ClientIP affinity wins over it. Feature balance.
 	Balance Balance `protobuf:"varint,10,opt,name=balance,proto3,enum=switchyard.localnet.v1.Balance" json:"balance,omitempty"`
