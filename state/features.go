@@ -169,7 +169,7 @@ func (u *Update) For(accepted Features) *Update {
 	})
 }
 
-// Convert returns the update with other records in the place of its own. It is u itself if all records stay.
+// Convert returns the update with each record replaced by its conversion. It is u itself if all records stay.
 func (u *Update) Convert(convert func(*Service) *Service) *Update {
 	changed, refused := converted(u.Changed, convert), converted(u.Refused, convert)
 	if sameList(changed, u.Changed) && sameList(refused, u.Refused) {
