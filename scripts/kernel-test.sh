@@ -23,6 +23,9 @@ cd "$(dirname "$0")/.."
 arch=${ARCH:-amd64}
 cache=$PWD/.cache/kernel-test
 [ "$arch" = amd64 ] || cache=$cache-$arch
+# Where packages of this machine's architecture are unpacked.
+host=$cache/unpacked
+[ "$arch" = amd64 ] || host=$cache/host
 dataplane=${DATAPLANE:-nftables}
 what=${RUN:-conformance}
 # What faults are injected: those that concern what a dataplane keeps in the kernel.
@@ -96,7 +99,7 @@ unpack() {
 
 # download unpacks the kernel and a static busybox into the cache, and for another architecture all programs. Nothing is installed.
 download() {
-	[ ! -e "$cache/complete" ] || return 0
+	[ ! -e "$cache/complete" ] || [ ! -e "$host/bin/busybox" ] || return 0 # an old cache has no busybox there
 	local image run=env
 	rm -rf "$cache"
 	mkdir -p "$cache"
@@ -112,10 +115,8 @@ download() {
 	fi
 	[ -n "$image" ] || die "apt knows no package linux-image-$kernel. Run apt-get update, on Debian"
 	unpack "$cache/unpacked" $run "$image" busybox-static
-	if [ "$arch" = amd64 ]; then
-		ln -s unpacked "$cache/host"
-	else
-		unpack "$cache/host" env busybox-static
+	if [ "$arch" != amd64 ]; then
+		unpack "$host" env busybox-static
 		unpack "$cache/programs" $run $($run apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces \
 			--no-enhances nftables kmod iptables ipset netbase | grep '^[a-z0-9]')
 		rm -rf "$cache/programs/usr/share"
@@ -126,13 +127,13 @@ download() {
 # needs_iptables tells whether mode iptables or kube-proxy runs in the machine.
 needs_iptables() { [ "$what" != conformance ] || [ "$dataplane" = iptables ]; }
 
-# copy_host_programs copies those of this machine.
+# copy_host_programs copies the programs of this machine.
 copy_host_programs() {
 	local root=$1 file from to programs
 	# The kernel calls /sbin/modprobe when it needs a module. That of busybox will not do: if the module is just being loaded
 	# for somebody else, it does not wait.
 	programs="$(command -v nft) /sbin/modprobe"
-	if needs_iptables; then # for mode iptables, and for kube-proxy
+	if needs_iptables; then
 		programs="$programs $(for file in iptables ip6tables; do for from in legacy nft; do
 			for to in '' -save -restore; do command -v "$file-$from$to"; done; done; done) $(command -v ipset)"
 	fi
@@ -226,7 +227,7 @@ build_initramfs() {
 	[ "$arch" = amd64 ] || echo $modules_first >"$root/modules"
 	cp scripts/kernel-test-init.sh "$root/init"
 	chmod +x "$root/init"
-	(cd "$root" && find . | ../host/bin/busybox cpio -o -H newc 2>/dev/null) >"$cache/initramfs"
+	(cd "$root" && find . | "$host/bin/busybox" cpio -o -H newc 2>/dev/null) >"$cache/initramfs"
 }
 
 # run starts the machine and shows what it prints.
@@ -242,6 +243,10 @@ run() {
 [ "$(uname -m)" = x86_64 ] || die "this machine must be an x86-64 PC, not $(uname -m)"
 export GOOS=linux GOARCH=$arch CGO_ENABLED=0
 command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || die "needs Debian or Ubuntu: kernel and tools come from their packages"
+case $arch/$what in
+amd64/* | */conformance | */units) ;;
+*) die "RUN=$what: its programs run on this machine too. Leave ARCH out" ;;
+esac
 install_tools
 download
 release=$(ls "$cache/unpacked/lib/modules")
@@ -251,17 +256,13 @@ if [ "$arch" = amd64 ] && needs_iptables; then
 	done
 	[ -e /etc/protocols ] || die "no /etc/protocols. As root: apt-get install netbase"
 fi
-case $arch/$what in
-amd64/* | */conformance | */units) ;;
-*) die "RUN=$what: its programs run on this machine too. Leave ARCH out" ;;
-esac
 case $what in
 conformance)
+	# Another architecture is emulated more slowly: no random histories, no story of thousands of connections, and none that wants an answer in 900 ms.
+	[ $# -gt 0 ] || [ "$arch" = amd64 ] || set -- -test.run '^TestConformance$' -test.skip '/random/|/stories/(unknown_value|distribution|refused)$'
 	# Sixteen random histories are for fast machines. The story unknown_value is about messages, which a dataplane in the test's own process
 	# does not get.
-	[ $# -gt 0 ] || [ "$arch" = amd64 ] || set -- -test.run '^TestConformance$' -test.skip '/random/|/stories/(unknown_value|distribution|refused)$'
 	[ $# -gt 0 ] || set -- -test.run '^TestConformance$' -test.skip '/random/seed-([3-9]|1.)$|/stories/unknown_value'
-	# Another architecture is emulated more slowly: no random histories, no story of thousands of connections, and none that wants an answer in 900 ms.
 	# One story at a time: several at once make each other so slow that time-outs of the stories pass in the middle of a check.
 	set -- -test.v -test.parallel=1 "-test.timeout=$test_time" "$@"
 	;;
