@@ -6,11 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -159,6 +162,27 @@ func TestPods(t *testing.T) {
 	f.sink.Update([]model.Object{slice}, nil)
 	if got := get(h, "/api/service?key=shop/web-001").Body.String(); !strings.Contains(got, `"pod":"web-q2w3e"`) {
 		t.Errorf("the pod of a slice has no name: %s", got)
+	}
+}
+
+// TestReasonsHaveWords: the page has words for every reason of package brain.
+func TestReasonsHaveWords(t *testing.T) {
+	page, err := fs.ReadFile(files, "page/dom.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("../../../brain/explain.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reasons := regexp.MustCompile(`\n\t\w+ +Reason = "(\w+)"`).FindAllSubmatch(source, -1)
+	if len(reasons) < 20 {
+		t.Fatalf("package brain has only %d reasons", len(reasons))
+	}
+	for _, r := range reasons {
+		if !regexp.MustCompile(`\b` + string(r[1]) + `: "`).Match(page) {
+			t.Errorf("dom.js has no words for %s", r[1])
+		}
 	}
 }
 

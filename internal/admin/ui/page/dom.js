@@ -32,11 +32,11 @@ export function span(seconds) {
 }
 
 const reasons = {
-  NotReady: "not ready", Terminating: "terminating", NotServing: "not serving any more", OtherNode: "on another node", HintedElsewhere: "for another zone or node",
-  NoRoom: "no room", Duplicate: "listed twice", Invalid: "invalid", Special: "special address", NoSuchPort: "no such port", OtherFamily: "other family",
+  NotReady: "not ready", Terminating: "terminating", NotServing: "no longer serving", OtherNode: "on another node", HintedElsewhere: "for another zone or node",
+  NoWeight: "weight 0", NoRoom: "no room", Duplicate: "listed twice", Invalid: "invalid", Special: "special address", NoSuchPort: "no such port", OtherFamily: "other family",
   NumberTaken: "number taken", Refused: "refused",
-  Headless: "headless: DNS names its endpoints", ExternalName: "a name for DNS", OtherProxy: "of another proxy", NothingToRoute: "nothing to route",
-  NoClusterIP: "no cluster IP yet", NamespaceOptedOut: "namespace opted out",
+  NoService: "no Service object", Headless: "headless: DNS names its endpoints", ExternalName: "a name for DNS", OtherProxy: "of another proxy", NothingToRoute: "nothing to route",
+  NoClusterIP: "no cluster IP yet", NotLoadBalancer: "not of type LoadBalancer", NamespaceOptedOut: "namespace opted out",
 };
 
 /** words says a reason in words. */
