@@ -162,7 +162,7 @@ apidiff: ## Look for incompatible changes of Go packages with a promise since th
 	@echo "== apidiff"
 	@CGO_ENABLED=0 $(GO) run ./test/cmd/upgrade apidiff
 
-upgrade-grid: ## Upgrade from the last release to this version and downgrade, in each mode of this kernel, under load (4 minutes; root, or user namespaces)
+upgrade-grid: ## Upgrade from the last release to this version and downgrade, in each mode except ipvs, under load (4 minutes; root, or user namespaces)
 	@$(GO) run ./test/cmd/upgrade grid
 
 # What is checked is compiled as the program is, so that packages are compiled once for all of this, and for the programs that tests build.

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -68,7 +67,7 @@ func apidiff(ctx context.Context, root string) error {
 	return nil
 }
 
-// grid goes from the last release to this version and back in each mode, and prints a table.
+// grid goes from the last release to this version and back with each dataplane, and prints a table.
 func grid(ctx context.Context, o *chaos.Options, dataplanes []string) error {
 	began := time.Now()
 	last, err := upgrade.Last(o.Source)
@@ -94,9 +93,6 @@ func grid(ctx context.Context, o *chaos.Options, dataplanes []string) error {
 	fmt.Println("|---|---|---|---|---|---|---|---|---|")
 	var wrong []string
 	for _, name := range dataplanes {
-		if !slices.Contains(chaos.Dataplanes(), name) {
-			return fmt.Errorf("dataplane %s: use some of %s", name, strings.Join(chaos.Dataplanes(), ", "))
-		}
 		one := *o
 		one.Dataplane, one.Scenarios = name, []string{"release", "mixed versions"}
 		results, err := chaos.Run(ctx, one)
@@ -114,7 +110,7 @@ func grid(ctx context.Context, o *chaos.Options, dataplanes []string) error {
 			}
 		}
 	}
-	fmt.Printf("\nMode ipvs needs a kernel with IPVS, and is not in the table. It took %v.\n", time.Since(began).Round(time.Second))
+	fmt.Printf("\nThe grid took %v. By default it leaves out mode ipvs, which needs a kernel with IPVS.\n", time.Since(began).Round(time.Second))
 	if len(wrong) > 0 {
 		return errors.New(strings.Join(wrong, "\n"))
 	}
