@@ -160,7 +160,7 @@ published: ## Write test/upgrade/testdata of the last release in test/upgrade/re
 
 apidiff: ## Look for incompatible changes of Go packages with a promise since the last release (needs its commit in this clone)
 	@echo "== apidiff"
-	@CGO_ENABLED=0 $(GO) run ./test/cmd/upgrade apidiff
+	@$(GO) run ./test/cmd/upgrade apidiff
 
 upgrade-grid: ## Upgrade from the last release to this version and downgrade, in each mode except ipvs, under load (4 minutes; root, or user namespaces)
 	@$(GO) run ./test/cmd/upgrade grid
