@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -170,6 +171,15 @@ func (f *Facts) At(addr netip.Addr, node string) *Pod {
 		return nil
 	}
 	return &f.Pods[i]
+}
+
+// PodOf is namespace/name of the pod of an endpoint, empty if it is not known. If the slice names no pod, as in slices that people write, it is
+// the pod with the address.
+func (f *Facts) PodOf(r *brain.EndpointReasons) string {
+	if name := r.Pod(); name != "" {
+		return r.Slice.Namespace + "/" + name
+	}
+	return f.At(r.Addr.Addr(), r.Endpoint.NodeName).Ref()
 }
 
 // Ref is namespace/name of a pod, empty for nil.

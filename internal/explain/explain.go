@@ -203,7 +203,7 @@ func (v *view) endpoints(a *Answer, c Connection, h held, route *state.Route, m 
 	always := masquerades(m, c.Class)
 	for i := range reasons.Endpoints {
 		r := &reasons.Endpoints[i]
-		e := Endpoint{Addr: r.Addr, Node: r.Endpoint.NodeName, Pod: v.podOf(r), Slice: r.Slice.Name, Reasons: r.Out(policy)}
+		e := Endpoint{Addr: r.Addr, Node: r.Endpoint.NodeName, Pod: v.facts.PodOf(r), Slice: r.Slice.Name, Reasons: r.Out(policy)}
 		if e.Gets = r.In(policy) && chosen[r.Addr]; e.Gets {
 			e.Masqueraded = always || r.Addr.Addr() == c.Src
 			e.Text = inText(r)

@@ -5,20 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/state"
 )
-
-// podAt is namespace/name of the pod with an address, empty if none is known.
-func (v *view) podAt(addr netip.Addr, node string) string { return v.facts.At(addr, node).Ref() }
-
-// podOf is namespace/name of the pod of an endpoint, empty if it is not known.
-func (v *view) podOf(r *brain.EndpointReasons) string {
-	if name := r.Pod(); name != "" {
-		return r.Slice.Namespace + "/" + name
-	}
-	return v.podAt(r.Addr.Addr(), r.Endpoint.NodeName)
-}
 
 // isHere reports whether an address is a pod's of this node.
 func (v *view) isHere(addr netip.Addr) bool {

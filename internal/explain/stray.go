@@ -45,7 +45,7 @@ func (v *view) whyStray(a *Answer, c Connection) {
 	if a.Because != "" {
 		return
 	}
-	pod := v.podAt(dst, "")
+	pod := v.facts.At(dst, "").Ref()
 	switch {
 	case v.proxyMode(dst) != "":
 		a.Because = fmt.Sprintf("the load balancer of Service %s has ipMode Proxy at %v: nodes take no connections to it, and it connects to them itself", v.proxyMode(dst), dst)

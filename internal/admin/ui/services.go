@@ -199,14 +199,9 @@ func (p *page) service(r *http.Request) (any, error) {
 	if d.Service == nil {
 		return nil, &apiError{http.StatusNotFound, fmt.Sprintf("there is no Service %v", name)}
 	}
-	for row := range view.EndpointsOf(name, why) {
+	for row := range v.EndpointsOf(name, why) {
 		if d.More = len(d.Endpoints) == maxEndpoints; d.More {
 			break
-		}
-		if row.Pod == "" { // as in slices that people write
-			if pod := v.Facts.At(row.Addr.Addr(), row.Node); pod != nil {
-				row.Pod = pod.Name
-			}
 		}
 		d.Endpoints = append(d.Endpoints, row)
 	}

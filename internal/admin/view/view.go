@@ -187,7 +187,7 @@ type View struct {
 	Store *store.Store
 	// Failed returns why the dataplane cannot program a Service, nil if it can. It may be nil.
 	Failed func(state.ServiceName) error
-	// Facts make findings plainer. They may be nil.
+	// Facts make findings plainer, and name pods. They may be nil.
 	Facts *diagnosis.Facts
 	// Local are the addresses of the node's interfaces, none if they are not known.
 	Local []netip.Addr
@@ -359,7 +359,7 @@ func (e Endpoints) String() string {
 func (v *View) Endpoints(s Selection) iter.Seq[*Endpoint] {
 	return func(yield func(*Endpoint) bool) {
 		for name := range v.names(s) {
-			for row := range EndpointsOf(name, v.Store.Explain(name)) {
+			for row := range v.EndpointsOf(name, v.Store.Explain(name)) {
 				if !yield(row) {
 					return
 				}
@@ -369,7 +369,7 @@ func (v *View) Endpoints(s Selection) iter.Seq[*Endpoint] {
 }
 
 // EndpointsOf yields the rows of the endpoints of a Service that a store has explained. It sorts the ports of the explanation.
-func EndpointsOf(name state.ServiceName, why *store.Explanation) iter.Seq[*Endpoint] {
+func (v *View) EndpointsOf(name state.ServiceName, why *store.Explanation) iter.Seq[*Endpoint] {
 	return func(yield func(*Endpoint) bool) {
 		slices.SortFunc(why.Ports, func(a, b brain.PortReasons) int {
 			return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Family, b.Family))
@@ -377,7 +377,7 @@ func EndpointsOf(name state.ServiceName, why *store.Explanation) iter.Seq[*Endpo
 		for i := range why.Ports {
 			p := &why.Ports[i]
 			for j := range p.Endpoints {
-				if !yield(endpoint(name, p, &p.Endpoints[j])) {
+				if !yield(v.endpoint(name, p, &p.Endpoints[j])) {
 					return
 				}
 			}
@@ -385,11 +385,12 @@ func EndpointsOf(name state.ServiceName, why *store.Explanation) iter.Seq[*Endpo
 	}
 }
 
-func endpoint(name state.ServiceName, p *brain.PortReasons, r *brain.EndpointReasons) *Endpoint {
+func (v *View) endpoint(name state.ServiceName, p *brain.PortReasons, r *brain.EndpointReasons) *Endpoint {
 	row := &Endpoint{
 		Namespace: name.Namespace, Service: name.Name, Port: p.Name, Protocol: p.Protocol.String(), Addr: r.Addr,
-		Node: r.Endpoint.NodeName, Slice: r.Slice.Name, Pod: r.Pod(), Reasons: r.Out(insidePolicy(p)),
+		Node: r.Endpoint.NodeName, Slice: r.Slice.Name, Reasons: r.Out(insidePolicy(p)),
 	}
+	_, row.Pod, _ = strings.Cut(v.Facts.PodOf(r), "/")
 	if p.External != brain.PolicyUnused {
 		row.OutsideReasons = r.Out(p.External)
 		row.Outside = len(row.OutsideReasons) == 0
