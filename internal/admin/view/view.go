@@ -282,29 +282,34 @@ func insidePolicy(r *brain.PortReasons) brain.Policy {
 	return r.Internal
 }
 
+// insideReasons are why an endpoint of a port gets no connections from inside.
+func insideReasons(p *brain.PortReasons, r *brain.EndpointReasons) []brain.Reason {
+	if p.NoRoom {
+		return []brain.Reason{brain.NoRoom}
+	}
+	return r.Out(insidePolicy(p))
+}
+
 // count adds the endpoints of a port in one family.
-func (e *Endpoints) count(r *brain.PortReasons) {
-	policy := insidePolicy(r)
-	for i := range r.Endpoints {
-		e.All++
-		reasons := r.Endpoints[i].Out(policy)
-		if r.NoRoom {
-			reasons = []brain.Reason{brain.NoRoom}
-		}
-		if len(reasons) == 0 {
-			e.Used++
-		}
-		for _, reason := range reasons {
-			e.reason(reason, 1)
-		}
+func (e *Endpoints) count(p *brain.PortReasons) {
+	for i := range p.Endpoints {
+		reasons := insideReasons(p, &p.Endpoints[i])
+		e.add(len(reasons) == 0, reasons)
 	}
 }
 
-func (e *Endpoints) reason(r brain.Reason, by int) {
-	if e.Reasons == nil {
-		e.Reasons = map[brain.Reason]int{}
+// add adds one endpoint.
+func (e *Endpoints) add(used bool, reasons []brain.Reason) {
+	e.All++
+	if used {
+		e.Used++
 	}
-	e.Reasons[r] += by
+	for _, reason := range reasons {
+		if e.Reasons == nil {
+			e.Reasons = map[brain.Reason]int{}
+		}
+		e.Reasons[reason]++
+	}
 }
 
 // together counts the endpoints of all ports of a Service by their addresses.
@@ -317,13 +322,9 @@ func together(why *store.Explanation) (e Endpoints) {
 	used := map[netip.Addr]bool{}
 	for i := range why.Ports {
 		p := &why.Ports[i]
-		policy := insidePolicy(p)
 		for j := range p.Endpoints {
 			r := &p.Endpoints[j]
-			addr, reasons := r.Addr.Addr(), r.Out(policy)
-			if p.NoRoom {
-				reasons = []brain.Reason{brain.NoRoom}
-			}
+			addr, reasons := r.Addr.Addr(), insideReasons(p, r)
 			known := all[addr]
 			used[addr] = used[addr] || len(reasons) == 0
 			for _, reason := range reasons {
@@ -335,13 +336,7 @@ func together(why *store.Explanation) (e Endpoints) {
 		}
 	}
 	for addr, reasons := range all {
-		e.All++
-		if used[addr] {
-			e.Used++
-		}
-		for _, reason := range reasons {
-			e.reason(reason, 1)
-		}
+		e.add(used[addr], reasons)
 	}
 	return e
 }
@@ -388,7 +383,7 @@ func (v *View) EndpointsOf(name state.ServiceName, why *store.Explanation) iter.
 func (v *View) endpoint(name state.ServiceName, p *brain.PortReasons, r *brain.EndpointReasons) *Endpoint {
 	row := &Endpoint{
 		Namespace: name.Namespace, Service: name.Name, Port: p.Name, Protocol: p.Protocol.String(), Addr: r.Addr,
-		Node: r.Endpoint.NodeName, Slice: r.Slice.Name, Reasons: r.Out(insidePolicy(p)),
+		Node: r.Endpoint.NodeName, Slice: r.Slice.Name, Reasons: insideReasons(p, r),
 	}
 	_, row.Pod, _ = strings.Cut(v.Facts.PodOf(r), "/")
 	if p.External != brain.PolicyUnused {
@@ -397,8 +392,7 @@ func (v *View) endpoint(name state.ServiceName, p *brain.PortReasons, r *brain.E
 	}
 	row.Inside = len(row.Reasons) == 0
 	if p.NoRoom {
-		row.Inside, row.Outside = false, false
-		row.Reasons, row.OutsideReasons = []brain.Reason{brain.NoRoom}, []brain.Reason{brain.NoRoom}
+		row.Outside, row.OutsideReasons = false, []brain.Reason{brain.NoRoom}
 	}
 	return row
 }
