@@ -5,7 +5,6 @@ package chaos
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -72,17 +71,5 @@ func (p *process) await(reason string) error {
 	return nil
 }
 
-// tail returns the end of a log.
-func tail(log string) error {
-	const enough = 2048
-	file, err := os.Open(log)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	if info, err := file.Stat(); err == nil && info.Size() > enough {
-		_, _ = file.Seek(-enough, io.SeekEnd)
-	}
-	text, err := io.ReadAll(file)
-	return errors.Join(errors.New(string(text)), err)
-}
+// tail is the end of a log as an error.
+func tail(log string) error { return errors.New(program.Tail(log)) }

@@ -5,6 +5,8 @@ package program
 
 import (
 	"errors"
+	"io"
+	"os"
 	"os/exec"
 	"runtime"
 	"syscall"
@@ -73,6 +75,24 @@ func (p *Process) End(patience time.Duration) bool {
 		p.Kill()
 		return false
 	}
+}
+
+// Tail returns the end of a log file, or why it cannot be read.
+func Tail(path string) string {
+	const enough = 4096
+	file, err := os.Open(path)
+	if err != nil {
+		return err.Error()
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err == nil && info.Size() > enough {
+		_, _ = file.Seek(-enough, io.SeekEnd)
+	}
+	text, err := io.ReadAll(file)
+	if err != nil {
+		return string(text) + err.Error()
+	}
+	return string(text)
 }
 
 // Without is an argument of [Start]: the program can never have some capabilities.

@@ -5,7 +5,6 @@ package controlplane
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -64,16 +63,4 @@ func (p *Process) Failure() error {
 }
 
 // Tail returns the end of the program's log.
-func (p *Process) Tail() string {
-	const enough = 4096
-	file, err := os.Open(p.log)
-	if err != nil {
-		return err.Error()
-	}
-	defer file.Close()
-	if info, err := file.Stat(); err == nil && info.Size() > enough {
-		_, _ = file.Seek(-enough, io.SeekEnd)
-	}
-	text, _ := io.ReadAll(file)
-	return string(text)
-}
+func (p *Process) Tail() string { return program.Tail(p.log) }
