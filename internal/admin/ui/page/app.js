@@ -1,5 +1,5 @@
 // The page: its parts, its addresses and its keys.
-import { h, $, clock, plural, span } from "./dom.js";
+import { h, $, clock, pathOf, plural, span } from "./dom.js";
 import { Data, get, now } from "./data.js";
 import { Table } from "./table.js";
 import { One } from "./one.js";
@@ -168,7 +168,7 @@ function decoded(text) {
 }
 
 function open(key) {
-  go(`#/${kind.path}/${key.split("/").map(encodeURIComponent).join("/")}${table.query()}`);
+  go(`#/${kind.path}/${pathOf(key)}${table.query()}`);
   $("#one").focus({ preventScroll: true });
 }
 

@@ -16,6 +16,9 @@ export function h(name, attributes = {}, ...children) {
 
 export const $ = (selector) => document.querySelector(selector);
 
+/** pathOf is a key as a part of an address. */
+export const pathOf = (key) => key.split("/").map(encodeURIComponent).join("/");
+
 /** plural is a number with its noun. */
 export const plural = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
 

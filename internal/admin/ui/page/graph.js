@@ -1,5 +1,5 @@
 // Graphs of the last 15 minutes, as the process has kept them.
-import { h, clock } from "./dom.js";
+import { h, clock, plural } from "./dom.js";
 
 const span = 900_000; // milliseconds
 const rates = [["connections", "new", "accent"], ["dropped", "dropped", "warn"], ["refused", "refused", "bad"]];
@@ -69,6 +69,6 @@ export function strip(comings, address, isUsed, now) {
     changes++;
   }
   part(since);
-  const label = `in use ${isUsed ? "now" : "no longer"}, ${changes} changes since ${clock(since)}`;
+  const label = `${isUsed ? "in use now" : "not in use now"}, ${plural(changes, "change")} since ${clock(since)}`;
   return h("svg", { class: "strip", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, h("title", {}, label), h("path", { class: "base", d: `M0 ${height - 0.5}H${width}` }), parts);
 }

@@ -1,6 +1,6 @@
 // The log of what the dataplane did: updates with their latency, repairs of drift, failures.
-import { h, $, clock, span, plural } from "./dom.js";
-import { sorted, thead, turned } from "./sort.js";
+import { h, $, clock, pathOf, plural, span } from "./dom.js";
+import { sorted, sortOf, sortText, thead, turned } from "./sort.js";
 
 const kinds = ["all", "programmed", "repaired", "failed"];
 
@@ -29,17 +29,16 @@ export class Log {
 
   /** query is the kind and the order, as part of an address. */
   query() {
-    const q = new URLSearchParams(), { column, down } = this.#sort;
+    const q = new URLSearchParams(), sort = sortText(this.#sort, "time");
     if (this.#kind !== "all") q.set("kind", this.#kind);
-    if (column !== "time" || down) q.set("sort", column + (down ? "-" : ""));
+    if (sort) q.set("sort", sort);
     return q.size ? `?${q}` : "";
   }
 
   /** restore takes the kind and the order from an address. */
   restore(q) {
-    const sort = q.get("sort") ?? "", column = sort.replace(/-$/, "");
     this.#kind = kinds.includes(q.get("kind")) ? q.get("kind") : "all";
-    this.#sort = columns.some((c) => c.id && c.id === column) ? { column, down: sort.endsWith("-") } : { column: "time", down: false };
+    this.#sort = sortOf(q.get("sort"), columns, "time");
     this.draw();
   }
 
@@ -96,7 +95,7 @@ function row(c, repeats) {
 
 /** service is what has changed of a Service. */
 function service(s) {
-  return h("span", { class: "change" }, h("a", { href: `#/services/${s.name.split("/").map(encodeURIComponent).join("/")}` }, s.name), s.new && h("span", { class: "muted" }, " new"), s.gone && h("span", { class: "muted" }, " removed"),
+  return h("span", { class: "change" }, h("a", { href: `#/services/${pathOf(s.name)}` }, s.name), s.new && h("span", { class: "muted" }, " new"), s.gone && h("span", { class: "muted" }, " removed"),
     (s.plus ?? []).map((a) => h("span", { class: "good mono" }, ` +${a}`)), (s.minus ?? []).map((a) => h("span", { class: "bad mono" }, ` -${a}`)), s.more && h("span", { class: "muted" }, ` and ${plural(s.more, "endpoint")} more`));
 }
 

@@ -1,5 +1,5 @@
 // One Service: its addresses, its picture and its endpoints.
-import { h, $, plural, span, words } from "./dom.js";
+import { h, $, pathOf, plural, span, words } from "./dom.js";
 import { get, now } from "./data.js";
 import { connections, endpoints as endpointsGraph, strip } from "./graph.js";
 import { sorted, thead, turned } from "./sort.js";
@@ -131,7 +131,7 @@ function problemsOf(s) {
   const findings = s.findings ?? [], said = new Set(findings.map((f) => sentence(f) + (f.remedy ? `; ${f.remedy}` : "")));
   return [
     ...findings.map((f) => h("div", { class: `remark ${f.severity === "fault" ? "bad" : f.severity === "remark" ? "mild" : ""}` },
-      h("p", {}, h("b", { class: "reason" }, f.reason), ` ${sentence(f)}`), f.holders && h("p", {}, h("b", {}, "Held by: "), f.holders.flatMap((name, i) => [i ? ", " : "", h("a", { href: `#/services/${name.split("/").map(encodeURIComponent).join("/")}` }, name)])),
+      h("p", {}, h("b", { class: "reason" }, f.reason), ` ${sentence(f)}`), f.holders && h("p", {}, h("b", {}, "Held by: "), f.holders.flatMap((name, i) => [i ? ", " : "", h("a", { href: `#/services/${pathOf(name)}` }, name)])),
       f.remedy && h("p", { class: "remedy" }, h("b", {}, "Remedy: "), f.remedy),
       (f.field || f.place) && h("p", { class: "muted mono" }, [f.text.startsWith(`${f.field}: `) ? "" : f.field, f.place].filter(Boolean).join(" · ")))),
     ...(s.problems ?? []).filter((p) => !said.has(p)).map((p) => h("p", { class: "remark bad" }, p)),

@@ -6,6 +6,15 @@ export const compare = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
 /** turned is the order by a column, the other way round if it was the order before. */
 export const turned = (sort, column) => ({ column, down: sort.column === column && !sort.down });
 
+/** sortText is an order as a part of an address, null if it is the usual one. */
+export const sortText = (sort, usual) => (sort.column === usual && !sort.down ? null : sort.column + (sort.down ? "-" : ""));
+
+/** sortOf is the order of a part of an address, by the usual column if no column has that id. */
+export function sortOf(text, columns, usual) {
+  const column = (text ?? "").replace(/-$/, "");
+  return columns.some((c) => c.id && c.id === column) ? { column, down: text.endsWith("-") } : { column: usual, down: false };
+}
+
 const orderOf = (sort, id) => (sort.column !== id ? "none" : sort.down ? "descending" : "ascending");
 
 const button = (c, onSort) => h("button", { type: "button", "data-sort": c.id, "aria-label": `Sort by ${c.spoken ?? c.name}`, title: c.spoken ? `Sort by ${c.spoken}` : null, onclick: () => onSort(c) }, c.name);

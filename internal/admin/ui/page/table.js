@@ -1,6 +1,6 @@
 // The list: Services, or nodes. Only the rows in sight are elements: it is as quick with 10,000 rows as with ten.
 import { h, $, plural } from "./dom.js";
-import { compare, heads, turned } from "./sort.js";
+import { compare, heads, sortOf, sortText, turned } from "./sort.js";
 
 const overscan = 8;
 
@@ -37,17 +37,16 @@ export class Table {
 
   /** query is the filter and the order, as part of an address. */
   query() {
-    const q = new URLSearchParams(), { column, down } = this.#sort;
+    const q = new URLSearchParams(), sort = sortText(this.#sort, this.#kind.sort);
     if ($("#filter").value) q.set("q", $("#filter").value);
     if (this.#show) q.set("show", this.#show);
-    if (column !== this.#kind.sort || down) q.set("sort", column + (down ? "-" : ""));
+    if (sort) q.set("sort", sort);
     return q.size ? `?${q}` : "";
   }
 
   /** restore takes the filter and the order from an address. */
   restore(q) {
-    const sort = q.get("sort") ?? "", column = sort.replace(/-$/, "");
-    this.#sort = this.#kind.columns.some((c) => c.id === column) ? { column, down: sort.endsWith("-") } : { column: this.#kind.sort, down: false };
+    this.#sort = sortOf(q.get("sort"), this.#kind.columns, this.#kind.sort);
     this.#show = this.#kind.filters.find((f) => f.id === q.get("show"))?.id ?? "";
     if ($("#filter").value !== (q.get("q") ?? "")) $("#filter").value = q.get("q") ?? "";
     this.#head();
