@@ -2,7 +2,7 @@
 # Runs the unit tests for other architectures in QEMU's emulation of processes: arch-test.sh [ARCHITECTURE...], such as s390x, arm64, arm, ppc64le
 # and riscv64. s390x is big-endian, and arm has words of 32 bits.
 #
-# These are the tests that go test -short runs, less those of programs and of what is for other systems. QEMU emulates neither bpf() nor
+# These are the tests that go test -short runs, without the tests of programs and of packages for other systems. QEMU emulates neither bpf() nor
 # netlink of netfilter and IPVS here, and emulated processes start none of their own kind. kernel-test.sh runs such tests in a machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."

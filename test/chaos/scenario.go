@@ -600,7 +600,7 @@ func (r *Result) strict() float64 {
 
 func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
-// fromFiles, fromStore, fromServers and fromAPIServer are the ways on which Switchyard learns of a cluster.
+// fromFiles, fromStore, fromServers and fromAPIServer are the ways in which Switchyard learns of a cluster.
 func fromFiles(dir, _ string, node *topology.Host, d *dataplane) (feed, error) {
 	return newFileFeed(dir, node.Name, d)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/switchyard-net/switchyard/test/netns"
 )
 
-// Do calls a function in a namespace, such as a [netns.NS] and a [topology.Host]. It fails the test if the function returns an error.
+// Do calls a function in a namespace, such as a [netns.NS] or a [topology.Host]. It fails the test if the function returns an error.
 func Do(t testing.TB, ns interface{ Do(func() error) error }, fn func() error) {
 	t.Helper()
 	if err := ns.Do(fn); err != nil {
@@ -56,7 +56,7 @@ func Outward(t testing.TB, ns *netns.NS, prefixes ...string) {
 	})
 }
 
-// Datagram sends a datagram of UDP from a port. That it is rejected or dropped may be an error of the socket, and is none here.
+// Datagram sends a datagram of UDP from a port. It ignores the error of the socket if the datagram is rejected or dropped.
 func Datagram(t testing.TB, ns *netns.NS, port int, to netip.AddrPort) {
 	t.Helper()
 	Do(t, ns, func() error {

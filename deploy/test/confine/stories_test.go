@@ -237,12 +237,13 @@ func (p *process) status(name string) string {
 // eventually waits for what another process brings about.
 func (n *node) eventually(what string, ok func() bool) {
 	n.Helper()
-	for deadline := time.Now().Add(cmp.Or(n.patience, time.Minute)); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+	patience := cmp.Or(n.patience, time.Minute)
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		if ok() {
 			return
 		}
 	}
-	n.Fatalf("it never came to pass that %s", what)
+	n.Fatalf("not after %v: %s", patience, what)
 }
 
 // get asks for a page at an address of the node.
