@@ -112,7 +112,6 @@ func (m *Mirror) difference(settings *Settings, ks *kernelState, want Desired) (
 			p.shape.loopback = p.shape.loopback || ServesLoopback(sk)
 		}
 	}
-	p.keepNumbers(want.Services, m)
 	p.reserve(want.Services, m)
 	if !want.Preserved.none() { // preserved elements can be in any set
 		if err := ks.reach(everything(want)); err != nil {
@@ -190,12 +189,14 @@ func (p *Plan) confirm(ks *kernelState, e *expected) {
 	p.new.reset()
 }
 
-// keepNumbers prevents that numbers of services, as the mirror shows them, are given to others.
-func (p *Plan) keepNumbers(services []*state.Service, previous *Mirror) {
+// reserve prevents that numbers and slots of services, as the mirror shows them, are given to others that come first.
+func (p *Plan) reserve(services []*state.Service, previous *Mirror) {
 	for _, s := range services {
-		for _, n := range previous.services[s.Name].numbers {
+		a := previous.services[s.Name]
+		for _, n := range a.numbers {
 			p.m.numbers[n] = struct{}{}
 		}
+		p.slots.add(s.Name.Namespace, a.slots)
 	}
 }
 

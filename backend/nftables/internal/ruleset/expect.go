@@ -24,7 +24,6 @@ func expect(s *Settings, previous *Mirror, ks *kernelState, want Desired) expect
 			p.shape.merge(shapeOf(ks.tables[i].family, sk.Sets()))
 		}
 	}
-	p.keepNumbers(want.Services, previous)
 	p.reserve(want.Services, previous)
 	return expectation{previous: previous, kernel: ks, want: want, p: p}
 }

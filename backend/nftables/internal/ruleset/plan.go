@@ -18,15 +18,13 @@ type Plan struct {
 	// previous is the mirror that the plan begins with, and m the one that it becomes part of: another one if all is compared.
 	previous, m *Mirror
 
-	services map[state.ServiceName]applied // new values; a nil record is a removal
-	refs     map[sharedKey]int32           // changes of the counts
-	numbers  map[uint32]bool               // true if taken now, false if free again
-	slots    slotUse                       // changes of the counts
-	// reservations are, in a comparison, the slots of services that have some already.
-	reservations map[state.ServiceName]int
-	nodePorts    []netip.Addr
-	node         *state.Node
-	shape        shape
+	services  map[state.ServiceName]applied // new values; a nil record is a removal
+	refs      map[sharedKey]int32           // changes of the counts
+	numbers   map[uint32]bool               // true if taken now, false if free again
+	slots     slotUse                       // changes of the counts
+	nodePorts []netip.Addr
+	node      *state.Node
+	shape     shape
 
 	tables []tablePlan
 	// lengthens is set if there are ranges of prefix lengths that the firewall of a table does not ask for yet.

@@ -43,7 +43,7 @@ func (p *Plan) hasRoom(namespace string, n int) bool {
 // with the previous record.
 func (p *Plan) lay(s *state.Service, previous *applied, held map[owner]uint32, place func(*state.Service) []placement) applied {
 	namespace := s.Name.Namespace
-	p.slots.add(namespace, -p.reserved(s.Name, previous))
+	p.slots.add(namespace, -previous.slots)
 	next := applied{record: s, places: place(s), above: p.settings.above(s)}
 	if next.slots = slotsOf(s, next.places); next.slots > 0 && !p.hasRoom(namespace, next.slots) {
 		next.record, _ = s.For(state.AllFeatures &^ roomFeatures)
@@ -58,28 +58,9 @@ func (p *Plan) lay(s *state.Service, previous *applied, held map[owner]uint32, p
 // layAs lays out a service as it was expected to be. The numbers are the same: they are given in the same order.
 func (p *Plan) layAs(e, previous *applied, held map[owner]uint32) applied {
 	next, name := *e, e.record.Name
-	p.slots.add(name.Namespace, next.slots-p.reserved(name, previous))
+	p.slots.add(name.Namespace, next.slots-previous.slots)
 	next.numbers = p.number(name, held, next.record)
 	return next
-}
-
-// reserve takes the slots that services already have, before others that come first in a comparison.
-func (p *Plan) reserve(services []*state.Service, previous *Mirror) {
-	p.reservations = map[state.ServiceName]int{}
-	for _, s := range services {
-		if n := previous.services[s.Name].slots; n > 0 {
-			p.reservations[s.Name] = n
-			p.slots.add(s.Name.Namespace, n)
-		}
-	}
-}
-
-// reserved returns how many slots a service has in the plan's account until it is laid out.
-func (p *Plan) reserved(name state.ServiceName, previous *applied) int {
-	if p.reservations != nil {
-		return p.reservations[name]
-	}
-	return previous.slots
 }
 
 // slotsOf returns how many slots the weights and hashes of a record take, over all frontends.
