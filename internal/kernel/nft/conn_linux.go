@@ -173,7 +173,7 @@ func (c *Conn) send(msg []byte) error {
 // message is one netlink message of an answer.
 type message struct {
 	typ, flags uint16
-	seq, port  uint32
+	seq        uint32
 	payload    []byte
 }
 
@@ -215,9 +215,7 @@ func eachMessage(b []byte, fn func(message) error) error {
 		if n < unix.NLMSG_HDRLEN || n > len(b) {
 			return errTruncated
 		}
-		m := message{
-			typ: native.Uint16(b[4:]), flags: native.Uint16(b[6:]), seq: native.Uint32(b[8:]), port: native.Uint32(b[12:]), payload: b[16:n],
-		}
+		m := message{typ: native.Uint16(b[4:]), flags: native.Uint16(b[6:]), seq: native.Uint32(b[8:]), payload: b[16:n]}
 		if err := fn(m); err != nil {
 			return err
 		}

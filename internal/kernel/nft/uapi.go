@@ -40,7 +40,6 @@ const (
 	nftMsgNewSetElem = 12
 	nftMsgGetSetElem = 13
 	nftMsgDelSetElem = 14
-	nftMsgNewGen     = 15
 	nftMsgGetGen     = 16
 )
 

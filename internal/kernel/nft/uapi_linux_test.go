@@ -37,7 +37,6 @@ func TestKernelNumbers(t *testing.T) {
 		"NFT_MSG_NEWSETELEM":              {nftMsgNewSetElem, unix.NFT_MSG_NEWSETELEM},
 		"NFT_MSG_GETSETELEM":              {nftMsgGetSetElem, unix.NFT_MSG_GETSETELEM},
 		"NFT_MSG_DELSETELEM":              {nftMsgDelSetElem, unix.NFT_MSG_DELSETELEM},
-		"NFT_MSG_NEWGEN":                  {nftMsgNewGen, unix.NFT_MSG_NEWGEN},
 		"NFT_MSG_GETGEN":                  {nftMsgGetGen, unix.NFT_MSG_GETGEN},
 		"NFTA_LIST_ELEM":                  {nftaListElem, unix.NFTA_LIST_ELEM},
 		"NFTA_DATA_VALUE":                 {nftaDataValue, unix.NFTA_DATA_VALUE},
