@@ -78,7 +78,11 @@ type Backend struct {
 	applied bool
 }
 
-var _ backend.FlowKeeper = (*Backend)(nil)
+var (
+	_ backend.FlowKeeper = (*Backend)(nil)
+	_ backend.Featured   = (*Backend)(nil)
+	_ backend.Reporter   = (*Backend)(nil)
+)
 
 // New makes the dataplane of the calling thread's network namespace; it can be used from any thread afterwards. Connections go where
 // they went before, until the first Apply. It needs CAP_NET_ADMIN and Linux 5.13 or later. The caller must Close it.
