@@ -272,6 +272,23 @@ type Route struct {
 // Weighted reports whether the endpoints have weights. Either all have one, or none.
 func (r *Route) Weighted() bool { return len(r.Endpoints) > 0 && r.Endpoints[0].Weight != 0 }
 
+// Even reports whether the endpoints share all connections evenly.
+func (r *Route) Even() bool {
+	return r.Refused == 0 && !slices.ContainsFunc(r.Endpoints, func(e Endpoint) bool { return e.Weight != r.Endpoints[0].Weight })
+}
+
+// Weights returns the weights of the endpoints, 1 each if the route is not weighted, and last Refused if it is not 0. The caller owns the list.
+func (r *Route) Weights() []uint32 {
+	weights := make([]uint32, len(r.Endpoints), len(r.Endpoints)+1)
+	for i, e := range r.Endpoints {
+		weights[i] = uint32(max(1, e.Weight))
+	}
+	if r.Refused > 0 {
+		weights = append(weights, r.Refused)
+	}
+	return weights
+}
+
 // Verdict is what happens to a new connection.
 type Verdict uint8
 

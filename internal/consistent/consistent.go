@@ -40,22 +40,21 @@ const Refused = -1
 // it is the same on each node. The route has at most [Most] endpoints.
 func Table(r *state.Route) []int {
 	n := len(r.Endpoints)
-	weights, walks := make([]uint32, n, n+1), make([]walk, n, n+1)
+	walks := make([]walk, n, n+1)
 	m := SizeFor(n)
 	for i, e := range r.Endpoints {
-		weights[i] = uint32(max(1, e.Weight))
 		addr := e.Addr.Addr().As16()
 		walks[i] = walkOf(binary.BigEndian.AppendUint16(addr[:], e.Addr.Port()), m)
 	}
 	if r.Refused > 0 {
-		weights, walks = append(weights, r.Refused), append(walks, walkOf([]byte("refused"), m))
+		walks = append(walks, walkOf([]byte("refused"), m))
 	}
 	const empty = -2
 	table := make([]int, m)
 	for i := range table {
 		table[i] = empty
 	}
-	left := apportion.Slots(weights, m)
+	left := apportion.Slots(r.Weights(), m)
 	for i := range left {
 		left[i] += left[i] / spare
 	}

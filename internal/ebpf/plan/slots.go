@@ -2,7 +2,6 @@ package plan
 
 import (
 	"iter"
-	"slices"
 
 	"github.com/switchyard-net/switchyard/internal/apportion"
 	"github.com/switchyard-net/switchyard/state"
@@ -21,10 +20,10 @@ const (
 	mostSlotsEach = 32
 )
 
-// slotsOf returns the slots of a route with weights, nil if each endpoint has one. ok is false if there are too many endpoints.
+// slotsOf returns the slots of a route that refuses nothing, nil if each endpoint has one. ok is false if there are too many endpoints.
 func slotsOf(r *state.Route) (s *slots, ok bool) {
 	n := len(r.Endpoints)
-	if !slices.ContainsFunc(r.Endpoints, func(e state.Endpoint) bool { return e.Weight != r.Endpoints[0].Weight }) {
+	if r.Even() {
 		return nil, true
 	}
 	if n > mostSlots {
@@ -34,10 +33,7 @@ func slotsOf(r *state.Route) (s *slots, ok bool) {
 	for size := 4; size <= min(mostSlots, n*mostSlotsEach); size *= 2 {
 		sizes = append(sizes, size*3/4, size)
 	}
-	weights := make([]uint32, n)
-	for i, e := range r.Endpoints {
-		weights[i] = uint32(e.Weight)
-	}
+	weights := r.Weights()
 	s = &slots{total: apportion.Class(weights, sizes, 0)}
 	s.each = apportion.Slots(weights, s.total)
 	return s, true

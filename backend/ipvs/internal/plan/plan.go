@@ -152,8 +152,7 @@ func (o *Settings) plain(p *state.Port, f *state.Frontend) (*state.Traffic, bool
 
 // draws reports whether the scheduler can choose among the endpoints of a route. No scheduler refuses a share of connections.
 func (o *Settings) draws(r *state.Route) bool {
-	isOther := func(e state.Endpoint) bool { return e.Weight != r.Endpoints[0].Weight }
-	return r.Refused == 0 && (o.Weights || !slices.ContainsFunc(r.Endpoints, isOther))
+	return r.Even() || o.Weights && r.Refused == 0
 }
 
 // lingering returns the endpoints of a port that are not in a route of it, but may have flows.

@@ -72,7 +72,7 @@ func slotsOf(s *state.Service, places []placement) (n int) {
 		}
 		var each [2]int // of the slots of a frontend, by its traffic
 		for j, r := range routes(p) {
-			if r != nil && r.Weighted() && !isEven(r) && !isHashed(p, r) {
+			if r != nil && r.Weighted() && !r.Even() && !isHashed(p, r) {
 				each[j/int(internalRoutes)] += len(places[i][j])
 			}
 		}

@@ -10,17 +10,14 @@ import (
 // placeWeighted places the endpoints of a weighted route. Each gets a number of slots by its weight, at least one, and all slots are filled.
 // So one draw always hits. A share that is refused has slots that are not filled, at least one. Equal weights are placed as no weights are, which takes fewer slots and is exact.
 func placeWeighted(old []state.Endpoint, r *state.Route) []state.Endpoint {
-	targets, weights := make([]target, len(r.Endpoints)), make([]uint32, len(r.Endpoints))
+	targets := make([]target, len(r.Endpoints))
 	for i, e := range r.Endpoints {
-		weights[i] = uint32(e.Weight)
 		targets[i] = target{withoutWeight(e), 1}
 	}
-	if isEven(r) {
+	if r.Even() {
 		return place(old, targets)
 	}
-	if r.Refused > 0 {
-		weights = append(weights, r.Refused)
-	}
+	weights := r.Weights()
 	size := weightedClass(weights, len(old))
 	slots := apportion.Slots(weights, size)
 	for i := range targets {
@@ -31,15 +28,10 @@ func placeWeighted(old []state.Endpoint, r *state.Route) []state.Endpoint {
 
 // classKind is the kind of the set that has the number of slots of a route.
 func classKind(r *state.Route) kind {
-	if isEven(r) {
+	if r.Even() {
 		return endpoints
 	}
 	return shares
-}
-
-// isEven reports whether the endpoints of a route share all connections evenly.
-func isEven(r *state.Route) bool {
-	return r.Refused == 0 && !slices.ContainsFunc(r.Endpoints, func(e state.Endpoint) bool { return e.Weight != r.Endpoints[0].Weight })
 }
 
 func withoutWeight(e state.Endpoint) state.Endpoint {

@@ -154,7 +154,7 @@ func checkWeighted(r *state.Route, old, placed []state.Endpoint) error {
 		}
 		want[withoutWeight(e)] = counts[e.Addr]
 	}
-	even := isEven(r) || !r.Weighted()
+	even := r.Even() || !r.Weighted()
 	switch {
 	case len(counts) != len(r.Endpoints):
 		return fmt.Errorf("%d endpoints have slots", len(counts))
