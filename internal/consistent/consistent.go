@@ -40,41 +40,39 @@ const Refused = -1
 // it is the same on each node. The route has at most [Most] endpoints.
 func Table(r *state.Route) []int {
 	n := len(r.Endpoints)
-	walks := make([]walk, n, n+1)
 	m := SizeFor(n)
+	asking := make([]walk, n, n+1)
 	for i, e := range r.Endpoints {
 		addr := e.Addr.Addr().As16()
-		walks[i] = walkOf(binary.BigEndian.AppendUint16(addr[:], e.Addr.Port()), m)
+		asking[i] = walkOf(i, binary.BigEndian.AppendUint16(addr[:], e.Addr.Port()), m)
 	}
 	if r.Refused > 0 {
-		walks = append(walks, walkOf([]byte("refused"), m))
+		asking = append(asking, walkOf(Refused, []byte("refused"), m))
+	}
+	for i, slots := range apportion.Slots(r.Weights(), m) {
+		asking[i].left = slots + slots/spare
 	}
 	const empty = -2
 	table := make([]int, m)
 	for i := range table {
 		table[i] = empty
 	}
-	left := apportion.Slots(r.Weights(), m)
-	for i := range left {
-		left[i] += left[i] / spare
-	}
 	for free := m; free > 0; { // ends within m rounds: every slot is asked for by everyone with slots left
-		for i := range walks {
-			if left[i] == 0 {
-				continue
-			}
-			w := &walks[i]
+		still := asking[:0]
+		for _, w := range asking {
 			if table[w.at] == empty {
-				if table[w.at] = i; i == n {
-					table[w.at] = Refused
-				}
-				left[i]--
+				table[w.at] = w.of
+				w.left--
 				free--
 			}
 			if w.at += w.step; w.at >= m {
 				w.at -= m
 			}
+			if w.left > 0 {
+				still = append(still, w)
+			}
 		}
+		asking = still
 	}
 	return table
 }
@@ -83,12 +81,16 @@ func Table(r *state.Route) []int {
 const spare = 64
 
 // walk is the order in which an endpoint asks for slots. It begins at a slot, and a step leads to the next one.
-type walk struct{ at, step int }
+type walk struct {
+	at, step int
+	of       int // the index of the endpoint, or Refused
+	left     int // how many slots it still asks for
+}
 
-func walkOf(key []byte, m int) walk {
+func walkOf(of int, key []byte, m int) walk {
 	sum := sha256.Sum256(key)
 	number := func(at, below int) int { return int(binary.BigEndian.Uint64(sum[at:]) % uint64(below)) }
-	return walk{at: number(0, m), step: 1 + number(8, m-1)}
+	return walk{at: number(0, m), step: 1 + number(8, m-1), of: of}
 }
 
 // Seed is the seed of the hash. It does not change, because nodes of different versions make the same choice.
