@@ -18,6 +18,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/consistent"
+	"github.com/switchyard-net/switchyard/internal/consistent/consistenttest"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
@@ -218,7 +219,7 @@ func TestHashOnNodes(t *testing.T) {
 			if by == state.HashConnection {
 				port = from.Port()
 			}
-			if want := all.Endpoints[table[consistent.Slot(from.Addr(), port, len(table))]].Addr; to != want {
+			if want := all.Endpoints[table[consistenttest.Slot(from.Addr(), port, len(table))]].Addr; to != want {
 				t.Fatalf("%v: %v goes to %v, and its slot is that of %v", by, from, to, want)
 			}
 			other := netip.AddrPortFrom(from.Addr(), 1024+1025-from.Port())
