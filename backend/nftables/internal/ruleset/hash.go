@@ -17,7 +17,7 @@ import (
 // hashRules is a set of rules that hash: one for each kind and size of tables, and one that refuses.
 type hashRules uint8
 
-const refusesRule = 2 * len(consistent.Sizes)
+const refusesRule = len(hashKinds) * len(consistent.Sizes)
 
 const allHashRules hashRules = 1<<(refusesRule+1) - 1
 
@@ -184,13 +184,14 @@ type hashTable struct {
 
 // hashTables appends the tables of a port, and returns the numbers of the tables of its routes.
 func (r *renderer) hashTables(a *applied, p *state.Port) (numbers [numRoutes]uint32) {
-	for rt, owner := range hashTables(p) {
-		r.tables = append(r.tables, hashTable{p.Family, a.numbers[owner], rt})
-	}
-	hashed := hashedRoutesOf(p)
-	for i := range hashed {
-		if hashed[i].views != 0 {
-			numbers[i] = a.numbers[hashed.owner(p, route(i))]
+	hashed, rs := hashedRoutesOf(p), routes(p)
+	for i, h := range hashed {
+		if h.views == 0 {
+			continue
+		}
+		numbers[i] = a.numbers[hashed.owner(p, route(i))]
+		if h.first == route(i) {
+			r.tables = append(r.tables, hashTable{p.Family, numbers[i], rs[i]})
 		}
 	}
 	return numbers
@@ -244,8 +245,13 @@ func (p *Plan) diffTables() {
 	}
 }
 
+// sameTable reports whether two routes have all that a table follows from in common.
+func sameTable(a, b *state.Route) bool {
+	return a.Refused == b.Refused && slices.EqualFunc(a.Endpoints, b.Endpoints, func(x, y state.Endpoint) bool { return x.Addr == y.Addr && x.Weight == y.Weight })
+}
+
 func (p *Plan) diffTable(was, is *hashTable) {
-	if was != nil && is != nil && was.route.Equal(is.route) {
+	if was != nil && is != nil && sameTable(was.route, is.route) {
 		return
 	}
 	from, to := was.slots(), is.slots()
