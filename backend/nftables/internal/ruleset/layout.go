@@ -217,6 +217,9 @@ var classes = func() []uint32 {
 // routes to many endpoints.
 var shareClasses = []uint32{64, 256, 1024, 4096, maxEndpoints}
 
+// classesOf has the classes of the kinds of sets that have any.
+var classesOf = map[kind][]uint32{endpoints: classes, shares: shareClasses}
+
 const (
 	exactClass = 16
 	// maxEndpoints is how many endpoints (by weight) one frontend can have. The slots of a view must stay below 1<<16.
@@ -358,10 +361,13 @@ func shapeOf(f state.Family, names []string) shape {
 				s.counted = s.counted || name == setID{space: sp, kind: k}.name()
 			}
 			for v := range view(numViews) {
-				for k, in := range map[kind][]uint32{endpoints: classes, shares: shareClasses} {
+				for k, in := range classesOf {
 					if n, ok := suffixNumber(name, sp.prefix()+v.infix()+kindNames[k]+"-"); ok && slices.Contains(in, n) {
 						s.needs(f, setID{space: sp, view: v, kind: k, arg: n})
 					}
+				}
+				if !strings.Contains(name, "hash") { // spares the names of the sets that hash
+					continue
 				}
 				for _, id := range allHashRules.sets(sp, v) {
 					if name == id.name() {
