@@ -1,7 +1,6 @@
 package ruleset
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/switchyard-net/switchyard/internal/consistent"
@@ -110,24 +109,24 @@ func (p *Plan) commitSlots() {
 			delete(p.m.slots, name)
 		}
 	}
-	changes := map[state.ServiceName]bool{}
+	var come []state.ServiceName
+	changes := false
 	for name, a := range p.services {
-		if a.asked != nil || p.m.services[name].asked != nil {
-			changes[name] = a.asked != nil
+		lacked, lacks := p.m.services[name].asked != nil, a.asked != nil
+		changes = changes || lacked != lacks
+		if lacks && !lacked {
+			come = append(come, name)
 		}
 	}
-	if len(changes) == 0 {
+	if !changes {
 		return
 	}
 	lacking := slices.DeleteFunc(slices.Clone(p.m.lacking), func(name state.ServiceName) bool {
-		stays, isNew := changes[name]
-		if stays {
-			delete(changes, name)
-		}
-		return isNew && !stays
+		a, isNew := p.services[name]
+		return isNew && a.asked == nil
 	})
-	maps.DeleteFunc(changes, func(_ state.ServiceName, lacks bool) bool { return !lacks })
-	p.m.lacking = append(lacking, slices.SortedFunc(maps.Keys(changes), state.ServiceName.Compare)...)
+	slices.SortFunc(come, state.ServiceName.Compare)
+	p.m.lacking = append(lacking, come...)
 }
 
 // Lacking returns the services whose weights and hashes have no room, in the order in which they came. It is not to be changed, and is another list after
