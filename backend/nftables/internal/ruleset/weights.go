@@ -49,9 +49,9 @@ var weightedClasses = func() (list []int) {
 
 // weightedClass returns how many slots weights get. A class that there was stays while it is accurate, unless far fewer slots would do.
 func weightedClass(weights []uint32, was int) int {
-	fresh := apportion.Class(weights, weightedClasses, 0)
-	if _, is := slices.BinarySearch(weightedClasses, was); !is || was > 4*fresh {
-		return fresh
+	// A class of at most four times the first one is not far larger than any.
+	if _, is := slices.BinarySearch(weightedClasses, was); !is || was > 4*weightedClasses[0] && was > 4*apportion.Class(weights, weightedClasses, 0) {
+		was = 0
 	}
 	return apportion.Class(weights, weightedClasses, was)
 }
