@@ -25,7 +25,7 @@ func (b *Backend) noteLacking() {
 	now := &lacking{services: services}
 	if n := len(services); n > 0 {
 		now.problems = []error{fmt.Errorf("%d services, the first is %v, share new connections evenly at random: there is no room for the slots of their "+
-			"weights or hashes (a service may have %d, a namespace %d, a node %d): weight or hash fewer frontends", n, services[0],
+			"weights or hashes (a service may have %d, a namespace %d, a node %d): set weights or a hash for fewer ports", n, services[0],
 			ruleset.MaxServiceSlots, ruleset.MaxNamespaceSlots, ruleset.MaxSlots)}
 	}
 	b.lacking.Store(now)

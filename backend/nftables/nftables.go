@@ -54,7 +54,7 @@ type Backend struct {
 	flags nft.TableFlags
 	// features are the features of records that it can program.
 	features state.Features
-	// lacking are the problems of services whose weights and hashes have no room.
+	// lacking are the services whose weights and hashes have no room. It is nil until there is one.
 	lacking atomic.Pointer[lacking]
 
 	// selected is the last result of selectNodePorts.

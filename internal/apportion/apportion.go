@@ -65,8 +65,8 @@ const (
 )
 
 // Class returns how many slots the weights get: one of classes, which ascend, and the last of which is at least the number of weights. It is the
-// smallest that misplaces at most 1%, or else the largest of at most 256 with a slot for each weight. The class that there was, 0 if none, stays
-// while it misplaces at most 2%.
+// smallest that misplaces at most 1%. If none of at most 256 does, it is the largest of these. More than 256 weights get the smallest class with a
+// slot for each. The class that there was, 0 if none, stays while it misplaces at most 2%.
 func Class(weights []uint32, classes []int, was int) int {
 	fits := func(class int, most float64) bool {
 		return class >= len(weights) && Misplaced(weights, Slots(weights, class)) <= most

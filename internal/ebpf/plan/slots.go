@@ -13,8 +13,8 @@ type slots struct {
 	each  []int
 }
 
-// mostSlots is how many slots a route with weights has at most. More endpoints with weights are left to netfilter. With mostSlotsEach, weights take
-// at most 32 times the memory of the same route without weights. These bounds misplace about 1% of connections, but for extreme weights.
+// A route with weights has at most mostSlots slots. If it has more endpoints, netfilter serves it. With mostSlotsEach, weights take at most 32 times the
+// memory of the same route without weights. These bounds misplace about 1% of connections, except for extreme weights.
 const (
 	mostSlots     = 256
 	mostSlotsEach = 32

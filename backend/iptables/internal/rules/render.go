@@ -343,7 +343,8 @@ func hashed(e state.Endpoint) [maxDraws]byte {
 	return [maxDraws]byte{sum[0] >> 4, sum[0] & 15, sum[1] >> 4}
 }
 
-// probability returns a share, which is less than all, as iptables shows it: the kernel holds a multiple of 2^-31. No share is nothing, or all.
+// probability returns a share, which is less than all, as iptables shows it: the kernel holds a multiple of 2^-31. The result
+// is never 0 or 1.
 func probability(share, of uint64) string {
 	const unit = 1 << 31
 	return fmt.Sprintf("%.11f", min(max(math.Round(unit*float64(share)/float64(of)), 1), unit-1)/unit)

@@ -9,8 +9,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Connections whose slot follows from a hash. A route that hashes has a table of slots under a number, and all frontends of its port lead to that
-// number. So a table is there once, not once for each frontend and view. Slot 0 of a frontend is for packets between whose lookups a commit comes.
+// Connections whose slot follows from a hash. A route that hashes has a table of slots under a number. The number stands for a port and for the views
+// that have the table, and all frontends of the port lead to it. So a table is there once, not once for each frontend and view. Slot 0 of a frontend
+// is for a packet with a commit between two of its lookups.
 //
 // A comment that begins with "nft:" shows a rule, as in skeleton.go.
 
@@ -59,7 +60,8 @@ func (s *shape) hashes() bool {
 	return false
 }
 
-// hashing returns the rule that leads to those that hash, and their chain, if there are any. A frontend asks for one set only if it does not hash.
+// hashing returns the rule that leads to those that hash, and their chain, if there are any. A packet to a frontend that does not hash
+// takes one lookup.
 func (sk *skeleton) hashing(s space, v view) (rules []rule, chains []nft.Chain) {
 	in := sk.shape.hash[s][v]
 	if in == 0 {

@@ -366,7 +366,7 @@ func shapeOf(f state.Family, names []string) shape {
 						s.needs(f, setID{space: sp, view: v, kind: k, arg: n})
 					}
 				}
-				if !strings.Contains(name, "hash") { // spares the names of the sets that hash
+				if !strings.Contains(name, "hash") { // the names of all sets that hash contain it
 					continue
 				}
 				for _, id := range allHashRules.sets(sp, v) {

@@ -88,7 +88,8 @@ func slotsOf(s *state.Service, places []placement) (n int) {
 // retries is how many services that lack room are looked at in one change.
 const retries = 64
 
-// retry plans the weights and hashes of services for which there is room by now. It looks at some of them only, and begins where the last plan ended.
+// retry plans the weights and hashes of one service that lacks room, if there is room by now. It looks at some of these services only, and begins where
+// the last plan ended.
 func (p *Plan) retry() {
 	names := p.m.lacking
 	for range min(retries, len(names)) {

@@ -422,7 +422,7 @@ func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
 			break
 		}
 		weighted := sk.in(setID{space: s, view: v, kind: shares, arg: k})
-		// All slots are filled, except for the slots of a share that is refused. If a commit has come in between, slot 0 has what is right after it.
+		// All slots are filled, except for the slots of a share that is refused. If a commit has come in between, slot 0 is right.
 		//
 		//	nft: dnat ip to … . numgen random mod 64 … @…-slots
 		//	nft: … @…shares-64 goto …count-reject
