@@ -96,6 +96,8 @@ type Service struct {
 	HealthCheckNodePort uint16
 	// ExternalName is spec.externalName of a Service of that type.
 	ExternalName string
+	// Balance is [BalanceAnnotation] as it stands, up to 256 bytes. It is empty if the annotation is absent.
+	Balance string
 }
 
 // ServiceType is the type of a Service.
@@ -118,8 +120,13 @@ type ServicePort struct {
 	NodePort uint16
 }
 
-// WeightAnnotation is the annotation of an EndpointSlice with the weight of each of its endpoints.
-const WeightAnnotation = "switchyard.net/weight"
+// Annotations with settings of Switchyard.
+const (
+	// WeightAnnotation of an EndpointSlice is the weight of each of its endpoints.
+	WeightAnnotation = "switchyard.net/weight"
+	// BalanceAnnotation of a Service is how its connections are shared between endpoints.
+	BalanceAnnotation = "switchyard.net/balance"
+)
 
 // EndpointSlice is a Kubernetes EndpointSlice.
 type EndpointSlice struct {

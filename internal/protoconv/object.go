@@ -64,6 +64,7 @@ func clusterService(s *model.Service) *clusterv1.Service {
 		HealthCheckNodePort: uint32(s.HealthCheckNodePort),
 		Created:             timestamp(s.Created),
 		ExternalName:        text(s.ExternalName),
+		Balance:             text(s.Balance),
 	}
 	if s.HasProxyName {
 		m.ProxyName = new(text(s.ProxyName))
@@ -166,6 +167,7 @@ func parseClusterService(m *clusterv1.Service) (s *model.Service, err error) {
 		ExternalLocal: m.GetExternalLocal(),
 		Affinity:      time.Duration(m.GetAffinitySeconds()) * time.Second,
 		ExternalName:  m.GetExternalName(),
+		Balance:       m.GetBalance(),
 	}
 	if t := m.GetType(); t < clusterv1.ServiceType_SERVICE_TYPE_CLUSTER_IP || t > clusterv1.ServiceType_SERVICE_TYPE_EXTERNAL_NAME {
 		return s, fmt.Errorf("type is %v, which is not known here", t)

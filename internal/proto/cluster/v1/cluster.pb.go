@@ -528,7 +528,9 @@ type Service struct {
 	// metadata.creationTimestamp; unset if it is not known. Of two Services that want the same address, the older one may get it.
 	Created *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=created,proto3" json:"created,omitempty"`
 	// spec.externalName of a Service of type EXTERNAL_NAME.
-	ExternalName  string `protobuf:"bytes,16,opt,name=external_name,json=externalName,proto3" json:"external_name,omitempty"`
+	ExternalName string `protobuf:"bytes,16,opt,name=external_name,json=externalName,proto3" json:"external_name,omitempty"`
+	// The annotation switchyard.net/balance as it stands, up to 256 bytes. Empty if it is absent.
+	Balance       string `protobuf:"bytes,17,opt,name=balance,proto3" json:"balance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -671,6 +673,13 @@ func (x *Service) GetCreated() *timestamppb.Timestamp {
 func (x *Service) GetExternalName() string {
 	if x != nil {
 		return x.ExternalName
+	}
+	return ""
+}
+
+func (x *Service) GetBalance() string {
+	if x != nil {
+		return x.Balance
 	}
 	return ""
 }
@@ -1360,7 +1369,7 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x03Ref\x12/\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1b.switchyard.cluster.v1.KindR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"\xb9\x05\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\xd3\x05\n" +
 	"\aService\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\"\n" +
@@ -1380,7 +1389,8 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x10affinity_seconds\x18\r \x01(\rR\x0faffinitySeconds\x123\n" +
 	"\x16health_check_node_port\x18\x0e \x01(\rR\x13healthCheckNodePort\x124\n" +
 	"\acreated\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x12#\n" +
-	"\rexternal_name\x18\x10 \x01(\tR\fexternalNameB\r\n" +
+	"\rexternal_name\x18\x10 \x01(\tR\fexternalName\x12\x18\n" +
+	"\abalance\x18\x11 \x01(\tR\abalanceB\r\n" +
 	"\v_proxy_name\"n\n" +
 	"\vServicePort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
