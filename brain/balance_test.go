@@ -36,8 +36,11 @@ func TestBalance(t *testing.T) {
 				t.Errorf("%q with an affinity of %v: %v in %v, want %v", test.value, test.affinity, p.Balance, p.Family, test.want)
 			}
 		}
-		if got := brain.BadBalance(svc); got != test.bad || len(rec.Ports) != 2 {
+		if got := brain.BadBalance(config(), svc); got != test.bad || len(rec.Ports) != 2 {
 			t.Errorf("%q is bad: %t, want %t; %d ports", test.value, got, test.bad, len(rec.Ports))
+		}
+		if svc.Headless = true; brain.BadBalance(config(), svc) || brain.BadBalance(config(), nil) {
+			t.Errorf("%q is bad for a service that is not routed", test.value)
 		}
 	}
 }

@@ -104,7 +104,7 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 		// Kubernetes and the record both count the timeout in whole seconds.
 		p.Affinity = max(svc.Affinity.Truncate(time.Second), 0)
 		if p.Affinity == 0 { // which wins
-			p.Balance = balances[svc.Balance]
+			p.Balance = BalanceOf(svc)
 		}
 		parts = supply.of(parts[:0], portKey{p.Name, p.Protocol, p.Family})
 		scratch = scratch[:0]

@@ -111,6 +111,11 @@ func (p *Problem) ofNamespace() bool {
 	return slices.Contains([]Reason{NamespaceFull, NodeFull, NamespaceNamesFull, NamesFull}, p.Reason)
 }
 
+// continues reports whether a problem goes on with an earlier one of the service. Each annotation is a problem by itself.
+func (p *Problem) continues(f Problem) bool {
+	return f.Reason == p.Reason && (p.Reason != AnnotationIgnored || f.Field == p.Field)
+}
+
 // countFull counts the services of a namespace without room.
 func (ps *problems) countFull(p *Problem, by int) *shortage {
 	key := fullNamespace{p.Service.Namespace, p.Reason}
@@ -145,7 +150,7 @@ func (ps *problems) set(name state.ServiceName, now []Problem, here func() bool)
 		}
 	}
 	for _, p := range now {
-		if slices.ContainsFunc(previous, func(f Problem) bool { return f.Reason == p.Reason }) {
+		if slices.ContainsFunc(previous, p.continues) {
 			continue // the list has the changes
 		}
 		p.Here = here()
@@ -180,12 +185,8 @@ func (ps *problems) replace(name state.ServiceName, now []Problem) (previous []P
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	previous = ps.of[name]
-	for _, p := range previous {
-		ps.counts[p.Reason]--
-	}
-	for _, p := range now {
-		ps.counts[p.Reason]++
-	}
+	ps.count(previous, -1)
+	ps.count(now, 1)
 	if len(now) == 0 {
 		delete(ps.of, name)
 	} else {
@@ -195,6 +196,15 @@ func (ps *problems) replace(name state.ServiceName, now []Problem) (previous []P
 		}
 	}
 	return previous
+}
+
+// count counts the problems of a service, once for each reason.
+func (ps *problems) count(list []Problem, by int) {
+	for i, p := range list {
+		if !slices.ContainsFunc(list[:i], func(f Problem) bool { return f.Reason == p.Reason }) {
+			ps.counts[p.Reason] += by
+		}
+	}
 }
 
 // endReport ends a report.
@@ -322,6 +332,18 @@ func refused(svc *service, refusals []brain.Refusal) Problem {
 		note += fmt.Sprintf(", and %d more are refused", more)
 	}
 	return Problem{Service: svc.name, Reason: ExternalIPRefused, Field: "spec.externalIPs", Note: note, Remedy: first.Remedy}
+}
+
+// badBalance is the problem of a service with a balance that is none.
+func badBalance(svc *service, value string) Problem {
+	p := Problem{Service: svc.name, Reason: AnnotationIgnored, Field: "metadata.annotations[" + model.BalanceAnnotation + "]",
+		Note:   fmt.Sprintf("%q is not random, hash or hash-connection, so it counts as absent", value),
+		Remedy: "set the annotation to random, hash or hash-connection, or remove it"}
+	if value == "least-connections" {
+		p.Note = fmt.Sprintf("no dataplane knows %q for a single Service, so it counts as absent", value)
+		p.Remedy += "; mode userspace with the policy LeastConnections and mode ipvs with the scheduler lc count the connections of all Services"
+	}
+	return p
 }
 
 // badWeights is the problem of a service with slices with invalid weights. The list is not empty.

@@ -242,6 +242,46 @@ func TestAFullNamespaceIsLoggedOnce(t *testing.T) {
 	}
 }
 
+// TestBadBalance: a balance that is none is reported with the remedy, next to weights that are none. Both are one service for the metric.
+func TestBadBalance(t *testing.T) {
+	const (
+		field   = "service ns/web: metadata.annotations[switchyard.net/balance]: "
+		remedy  = "set the annotation to random, hash or hash-connection, or remove it"
+		nothing = `"nonsense" is not random, hash or hash-connection, so it counts as absent; ` + remedy
+		least   = `no dataplane knows "least-connections" for a single Service, so it counts as absent; ` + remedy +
+			"; mode userspace with the policy LeastConnections and mode ipvs with the scheduler lc count the connections of all Services"
+		weights = `service ns/web: metadata.annotations[switchyard.net/weight]: "-1" of EndpointSlice a is not a whole number from 0 to 65535, so it counts as absent; ` +
+			"set the annotation to a whole number from 0 to 65535, or remove it"
+	)
+	p := newProblemStore(t, brain.Config{})
+	sink := p.Source("other")
+	sink.Complete()
+	deliver := func(balance, weight string) {
+		sink.Update([]model.Object{
+			&model.Service{Name: state.ServiceName{Namespace: "ns", Name: "web"}, Balance: balance, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
+				Ports: []model.ServicePort{{Protocol: state.TCP, Port: 80}}},
+			&model.EndpointSlice{Namespace: "ns", Name: "a", Service: "web", Family: state.IPv4, Weight: weight},
+		}, nil)
+	}
+	const ignored = "ns/web AnnotationIgnored  here=false"
+	deliver("hash", "1")
+	p.expect("")
+	deliver("hash", "-1")
+	p.expect(weights, ignored)
+	deliver("nonsense", "-1")
+	p.expect(field+nothing+"\n"+weights, ignored) // the other annotation
+	deliver("least-connections", "-1")
+	p.expect(field + least + "\n" + weights)
+	if n := p.Limited()[AnnotationIgnored]; n != 1 || strings.Count(p.logged.String(), "annotation of a service is ignored") != 2 {
+		t.Errorf("%d services: %s", n, &p.logged)
+	}
+	deliver("hash", "")
+	p.expect("")
+	if n := p.Limited()[AnnotationIgnored]; n != 0 {
+		t.Errorf("%d services", n)
+	}
+}
+
 // TestBadWeights: a weight that is none is reported once for a service, with the remedy.
 func TestBadWeights(t *testing.T) {
 	p := newProblemStore(t, brain.Config{})

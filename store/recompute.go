@@ -182,6 +182,9 @@ func (c *core) ownProblems(svc *service, in *inputs) (own []Problem) {
 	if len(in.refusals) > 0 {
 		own = append(own, refused(svc, in.refusals))
 	}
+	if brain.BadBalance(in.brain, in.object) {
+		own = append(own, badBalance(svc, in.object.Balance))
+	}
 	var bad []*model.EndpointSlice
 	for _, s := range svc.slices {
 		if brain.BadWeight(s) {
