@@ -186,11 +186,26 @@ func (v *view) route(a *Answer, c Connection, h held, why *store.Explanation) {
 		a.Verdict = NotServed
 		a.Because = "no connection reaches this frontend"
 	}
-	if h.port.Affinity > 0 && a.Verdict == Forwarded {
-		a.policy("sessionAffinity", "ClientIP", fmt.Sprintf("connections of one client stay with one endpoint until it has made none for %v", h.port.Affinity))
+	if a.Verdict == Forwarded {
+		v.balance(a, h, why)
 	}
 	if why.LastKnown {
 		a.Notes = append(a.Notes, "the Service has no usable endpoint now: these are the last known ones, which are kept")
+	}
+}
+
+// balance fills in how an endpoint is chosen, if it is not drawn at random for each connection.
+func (v *view) balance(a *Answer, h held, why *store.Explanation) {
+	switch {
+	case h.port.Affinity > 0:
+		a.policy("sessionAffinity", "ClientIP", fmt.Sprintf("connections of one client stay with one endpoint until it has made none for %v", h.port.Affinity))
+		if why.Object != nil && brain.BalanceOf(why.Object) != state.Random {
+			a.policy(brain.BalanceAnnotation, why.Object.Balance, "it has no effect, because the Service has session affinity")
+		}
+	case h.port.Balance == state.HashClient:
+		a.policy(brain.BalanceAnnotation, "hash", "all connections of a client address go to one endpoint, which is the same on all nodes")
+	case h.port.Balance == state.HashConnection:
+		a.policy(brain.BalanceAnnotation, "hash-connection", "the client's address and port choose the endpoint, which is the same on all nodes")
 	}
 }
 

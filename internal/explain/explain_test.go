@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
@@ -65,6 +66,48 @@ func TestSourceAddressAndReplyPath(t *testing.T) {
 				t.Errorf("%s: the server sees %q, and %q; want %q and %q", a.Verdict, a.Source, a.WayBack, tt.source, tt.wayBack)
 			}
 		})
+	}
+}
+
+// TestBalance: the answer has the annotation that chooses endpoints, what wins over it, and what is wrong with it.
+func TestBalance(t *testing.T) {
+	for _, tt := range []struct {
+		balance  string
+		affinity time.Duration
+		want     string // the policies, and the findings' reasons
+	}{
+		{"", 0, ""},
+		{"random", 0, ""},
+		{"hash", 0, "switchyard.net/balance hash: all connections of a client address go to one endpoint, which is the same on all nodes"},
+		{"hash-connection", 0, "switchyard.net/balance hash-connection: the client's address and port choose the endpoint, which is the same on all nodes"},
+		{"hash", time.Hour, "sessionAffinity ClientIP: connections of one client stay with one endpoint until it has made none for 1h0m0s; " +
+			"switchyard.net/balance hash: it has no effect, because the Service has session affinity"},
+		{"least-connections", 0, "AnnotationIgnored"},
+		{"least-connections", time.Hour, "sessionAffinity ClientIP: connections of one client stay with one endpoint until it has made none for 1h0m0s; AnnotationIgnored"},
+	} {
+		svc := &model.Service{
+			Name: state.ServiceName{Namespace: "ns", Name: "svc"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
+			Ports: []model.ServicePort{{Protocol: state.TCP, Port: 80}}, Balance: tt.balance, Affinity: tt.affinity,
+		}
+		slice := &model.EndpointSlice{Namespace: "ns", Name: "svc-1", Service: "svc", Family: state.IPv4, Ports: []model.EndpointPort{{Protocol: state.TCP, Port: 8080}},
+			Endpoints: []model.Endpoint{{Addr: netip.MustParseAddr("10.244.1.20"), Ready: true, Serving: true}}}
+		s := store.New(store.Options{Brain: brain.Config{NodeName: "n1"}})
+		sink := s.Source("test")
+		sink.Update([]model.Object{svc, slice}, nil)
+		sink.Complete()
+		a := New(Options{Store: s}).Explain(Connection{Class: Outside, Dst: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: state.TCP})
+		var got []string
+		for _, p := range a.Policies {
+			if p.Name == "sessionAffinity" || p.Name == brain.BalanceAnnotation {
+				got = append(got, p.Name+" "+p.Value+": "+p.Text)
+			}
+		}
+		for _, f := range a.Findings {
+			got = append(got, string(f.Reason))
+		}
+		if text := strings.Join(got, "; "); a.Verdict != Forwarded || text != tt.want {
+			t.Errorf("%q with an affinity of %v: %v with %q, want %q", tt.balance, tt.affinity, a.Verdict, text, tt.want)
+		}
 	}
 }
 

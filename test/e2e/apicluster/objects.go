@@ -38,6 +38,9 @@ func Service(s *model.Service) *corev1.Service {
 	if s.HasProxyName {
 		o.Labels = map[string]string{proxyNameLabel: s.ProxyName}
 	}
+	if s.Balance != "" {
+		o.Annotations = map[string]string{brain.BalanceAnnotation: s.Balance}
+	}
 	for _, p := range s.Ports {
 		o.Spec.Ports = append(o.Spec.Ports, corev1.ServicePort{
 			Name: p.Name, Protocol: protocol(p.Protocol), Port: int32(p.Port), TargetPort: intstr.FromInt32(int32(p.Port)), NodePort: int32(p.NodePort),
