@@ -85,8 +85,11 @@ func (n *naive) Close() error {
 }
 
 func (n *naive) Features() state.Features {
-	if n.fault == "weights do not count" {
+	switch n.fault {
+	case "weights do not count":
 		return state.Weights
+	case "hashes do not count":
+		return state.Balances
 	}
 	return 0
 }

@@ -30,17 +30,19 @@ type answered struct {
 	began, ended time.Time
 }
 
-// survey: survey NAME FROM PROTO TO [unchanged|changed|unchanged-except=HOST] [within=DURATION] [across]
+// survey: survey NAME FROM PROTO TO [unchanged|changed|unchanged-except=HOST] [within=DURATION] [across|hashed]
 //
 // It connects once from each of the host's addresses to each frontend, and notes who answered. Then it compares with the last survey
 // of that name: nobody, or somebody, was answered by another server than before. With unchanged-except, all that HOST
 // answered before are answered by others now, and all the others by the same. With within, it leaves out clients whose two connections are
-// further apart, as on a busy machine. With across, each client is answered by the same server at all addresses.
+// further apart, as on a busy machine. With across, each client is answered by the same server at all addresses. With hashed, that is so and the
+// comparison is made if the dataplane hashes, and not all clients are answered by one server. Another dataplane only has to let all of them connect.
 func (s *story) survey(ts *testscript.TestScript, args []string) error {
 	var (
 		how    string
 		within time.Duration
 		across bool
+		hashed bool
 		rest   = args
 	)
 	for len(rest) > 4 {
@@ -51,15 +53,18 @@ func (s *story) survey(ts *testscript.TestScript, args []string) error {
 				return err
 			}
 			within = d
-		} else if last == "across" {
-			across = true
+		} else if last == "across" || last == "hashed" {
+			across, hashed = true, last == "hashed"
 		} else {
 			how = last
 		}
 		rest = rest[:len(rest)-1]
 	}
 	if len(rest) < 4 || s.hosts[rest[1]] == nil {
-		return errors.New("usage: survey NAME FROM PROTO TO [unchanged|changed|unchanged-except=HOST] [within=DURATION] [across]")
+		return errors.New("usage: survey NAME FROM PROTO TO [unchanged|changed|unchanged-except=HOST] [within=DURATION] [across|hashed]")
+	}
+	if hashed && !s.cluster.hashes() {
+		how, across, hashed = "", false, false
 	}
 	name, host := rest[0], s.hosts[rest[1]]
 	proto, err := parseProtocol(rest[2])
@@ -90,6 +95,9 @@ func (s *story) survey(ts *testscript.TestScript, args []string) error {
 		return err
 	}
 	s.surveys[name] = now
+	if hashed && len(answerers(now)) < 2 {
+		return fmt.Errorf("all %d clients are answered by %v", len(host.Addrs), answerers(now))
+	}
 	if how == "" {
 		return nil
 	}
@@ -132,6 +140,15 @@ func (s *story) visits(host *topology.Host, proto state.Protocol, from netip.Add
 		server = answer.Server
 	}
 	return visits, nil
+}
+
+// answerers returns the servers that answered a survey, and how often.
+func answerers(of map[visit]answered) map[string]int {
+	servers := map[string]int{}
+	for _, a := range of {
+		servers[a.server]++
+	}
+	return servers
 }
 
 func compareSurveys(before, now map[visit]answered, how string) error {
