@@ -205,8 +205,11 @@ func (b *Backend) note(err error) {
 	}
 }
 
-// Features implements [backend.Featured]. Hooks draw by weight. The base does so for all other connections, and it refuses the share of a route.
-func (b *Backend) Features() state.Features { return backend.FeaturesOf(b.base) & state.Weights }
+// Features implements [backend.Featured]. Hooks draw by weight. The base does so for all other connections. It refuses the share of a route, and
+// it hashes.
+func (b *Backend) Features() state.Features {
+	return backend.FeaturesOf(b.base) & (state.Weights | state.Balances)
+}
 
 // Apply makes the hooks and their base show u. See [backend.Backend].
 //

@@ -302,8 +302,10 @@ func (b *Backend) Reconfigure(o Options) error {
 	return nil
 }
 
-// Features implements [backend.Featured]. Weights that the scheduler does not know are left to the base.
-func (b *Backend) Features() state.Features { return backend.FeaturesOf(b.base) & state.Weights }
+// Features implements [backend.Featured]. Weights that the scheduler does not know are left to the base, and so are hashes.
+func (b *Backend) Features() state.Features {
+	return backend.FeaturesOf(b.base) & (state.Weights | state.Balances)
+}
 
 // Apply makes IPVS and the base show u. See [backend.Backend].
 //

@@ -145,8 +145,8 @@ func (o *Settings) plain(p *state.Port, f *state.Frontend) (*state.Traffic, bool
 		t = &p.Internal
 	}
 	// A virtual server remembers clients for itself only, while their connections last. The affinity of a port covers all its frontends, and
-	// ends some time after the last connection began.
-	return t, f.Kind != state.NodePort && !f.Restricted && p.Affinity == 0 &&
+	// ends some time after the last connection began. Hashes make the base's choice on all nodes.
+	return t, f.Kind != state.NodePort && !f.Restricted && p.Affinity == 0 && p.Balance == state.Random &&
 		t.Inside.Verdict == state.Forward && t.Inside.Equal(&t.Outside) && o.draws(&t.Inside)
 }
 
