@@ -95,6 +95,7 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 		why.notRouted(NothingToRoute)
 		return nil
 	}
+	settings := SettingsOf(svc)
 	ports := frame(claims, &addresses)
 	supply := newSupply(cfg, from, len(svc.Ports))
 	var joins [2]joiner // by family
@@ -104,7 +105,7 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 		// Kubernetes and the record both count the timeout in whole seconds.
 		p.Affinity = max(svc.Affinity.Truncate(time.Second), 0)
 		if p.Affinity == 0 { // which wins
-			p.Balance = BalanceOf(svc)
+			p.Balance = settings.Balance
 		}
 		parts = supply.of(parts[:0], portKey{p.Name, p.Protocol, p.Family})
 		scratch = scratch[:0]

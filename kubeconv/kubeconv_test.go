@@ -367,14 +367,14 @@ func TestPods(t *testing.T) {
 // TestAnnotations: a value is kept as it stands, and of a long one the beginning. None is a fault of the object.
 func TestAnnotations(t *testing.T) {
 	for value, want := range map[string]string{
-		"": "", "70": "70", "hash": "hash", "70%": "70%", strings.Repeat("7", 300): strings.Repeat("7", 256), strings.Repeat("\u00e9", 200): strings.Repeat("\u00e9", 128), "\xff": "",
+		"": "", "70": "70", "hash": "hash", "70%": "70%", strings.Repeat("7", 300): strings.Repeat("7", 253) + "…", strings.Repeat("\u00e9", 200): strings.Repeat("\u00e9", 126) + "…", "\xff": "",
 	} {
 		meta := metav1.ObjectMeta{Namespace: "ns", Name: "s",
 			Annotations: map[string]string{"switchyard.net/weight": value, "other/weight": "1", "switchyard.net/balance": value, "other/balance": "hash"}}
 		if s, err := EndpointSlice(&discoveryv1.EndpointSlice{AddressType: "IPv4", ObjectMeta: meta}); err != nil || s.Weight != want {
 			t.Errorf("%q: got %+v, %v", value, s, err)
 		}
-		if s, err := Service(&corev1.Service{ObjectMeta: meta}); err != nil || s.Balance != want {
+		if s, err := Service(&corev1.Service{ObjectMeta: meta}); err != nil || s.Annotation(model.BalanceAnnotation) != want {
 			t.Errorf("%q: got %+v, %v", value, s, err)
 		}
 	}

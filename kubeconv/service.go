@@ -32,7 +32,7 @@ func Service(s *corev1.Service) (*model.Service, error) {
 		HealthCheckNodePort: f.port("spec.healthCheckNodePort", s.Spec.HealthCheckNodePort, 0),
 		ExternalLocal:       f.isLocal("spec.externalTrafficPolicy", string(s.Spec.ExternalTrafficPolicy)),
 		Affinity:            f.affinity(&s.Spec),
-		Balance:             annotation(s.Annotations, model.BalanceAnnotation),
+		Annotations:         serviceAnnotations(s.Annotations),
 	}
 	if m.Type == model.TypeExternalName && len(s.Spec.ExternalName) <= maxName { // a longer one is no name in DNS
 		m.ExternalName = intern(s.Spec.ExternalName)

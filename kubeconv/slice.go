@@ -86,13 +86,24 @@ func podNames(s *discoveryv1.EndpointSlice) model.PodNames {
 	return model.PackPods("", names)
 }
 
-// maxAnnotation is the length up to which an annotation is kept. Valid values are shorter, and the beginning of an invalid one is enough to show it.
-const maxAnnotation = 256
+// annotation returns an annotation's value as [model.Annotation] has it. It is judged where it counts: a bad one must not take the object down.
+func annotation(annotations map[string]string, name string) string {
+	const most, cut = 256, "…"
+	value := annotations[name]
+	if len(value) > most {
+		value = strings.ToValidUTF8(value[:most-len(cut)], "") + cut
+	}
+	return strings.ToValidUTF8(strings.Clone(value), "")
+}
 
-// annotation returns the beginning of an annotation. Its value is judged where it counts: a bad one must not take the object down.
-func annotation(annotations map[string]string, key string) string {
-	value := annotations[key]
-	return strings.ToValidUTF8(strings.Clone(value[:min(len(value), maxAnnotation)]), "")
+// serviceAnnotations returns the annotations of a Service that count.
+func serviceAnnotations(all map[string]string) (kept []model.Annotation) {
+	for _, name := range model.ServiceAnnotations {
+		if value := annotation(all, name); value != "" {
+			kept = append(kept, model.Annotation{Name: name, Value: value})
+		}
+	}
+	return kept
 }
 
 // endpointPort converts a port. It reports false for ports that join with nothing.

@@ -96,8 +96,8 @@ type Service struct {
 	HealthCheckNodePort uint16
 	// ExternalName is spec.externalName of a Service of that type.
 	ExternalName string
-	// Balance is [BalanceAnnotation] as it stands, up to 256 bytes. It is empty if the annotation is absent.
-	Balance string
+	// Annotations are the [ServiceAnnotations] that the Service has, sorted by name. Most Services have none.
+	Annotations []Annotation
 }
 
 // ServiceType is the type of a Service.
@@ -120,13 +120,34 @@ type ServicePort struct {
 	NodePort uint16
 }
 
-// Annotations with settings of Switchyard.
+// WeightAnnotation is the annotation of an EndpointSlice with the weight of each of its endpoints.
+const WeightAnnotation = "switchyard.net/weight"
+
+// The annotations of Services with settings. A bad value counts as absent, and never takes the Service down.
 const (
-	// WeightAnnotation of an EndpointSlice is the weight of each of its endpoints.
-	WeightAnnotation = "switchyard.net/weight"
-	// BalanceAnnotation of a Service is how its connections are shared between endpoints.
+	// BalanceAnnotation is how new connections are shared between endpoints.
 	BalanceAnnotation = "switchyard.net/balance"
 )
+
+// ServiceAnnotations are the names of all annotations of Services that count, sorted.
+var ServiceAnnotations = [...]string{BalanceAnnotation}
+
+// Annotation is an annotation of a Service.
+type Annotation struct {
+	Name string
+	// Value is the value as it stands, up to 256 bytes. A longer one is cut and ends with "…", which is valid for no annotation.
+	Value string
+}
+
+// Annotation returns the value of one of the [ServiceAnnotations], empty if it is absent.
+func (s *Service) Annotation(name string) string {
+	for _, a := range s.Annotations {
+		if a.Name == name {
+			return a.Value
+		}
+	}
+	return ""
+}
 
 // EndpointSlice is a Kubernetes EndpointSlice.
 type EndpointSlice struct {
@@ -152,7 +173,7 @@ type EndpointSlice struct {
 	// TriggerTime is the time of the event in the cluster that led to the slice's latest change, zero if unknown
 	// (annotation endpoints.kubernetes.io/last-change-trigger-time). It measures programming latency.
 	TriggerTime time.Time
-	// Weight is [WeightAnnotation] as it stands, up to 256 bytes. It is empty if the annotation is absent.
+	// Weight is [WeightAnnotation], cut as [Annotation.Value] is. It is empty if the annotation is absent.
 	Weight string
 }
 

@@ -334,16 +334,11 @@ func refused(svc *service, refusals []brain.Refusal) Problem {
 	return Problem{Service: svc.name, Reason: ExternalIPRefused, Field: "spec.externalIPs", Note: note, Remedy: first.Remedy}
 }
 
-// badBalance is the problem of a service with a balance that is none.
-func badBalance(svc *service, value string) Problem {
-	p := Problem{Service: svc.name, Reason: AnnotationIgnored, Field: "metadata.annotations[" + model.BalanceAnnotation + "]",
-		Note:   fmt.Sprintf("%q is not random, hash or hash-connection, so it counts as absent", value),
-		Remedy: "set the annotation to random, hash or hash-connection, or remove it"}
-	if value == "least-connections" {
-		p.Note = fmt.Sprintf("no dataplane knows %q for a single Service, so it counts as absent", value)
-		p.Remedy += "; mode userspace with the policy LeastConnections and mode ipvs with the scheduler lc count the connections of all Services"
-	}
-	return p
+// badAnnotation is the problem of a service with an annotation that counts as absent.
+func badAnnotation(svc *service, a *brain.BadAnnotation) Problem {
+	return Problem{Service: svc.name, Reason: AnnotationIgnored, Field: "metadata.annotations[" + a.Name + "]",
+		Note:   fmt.Sprintf("%q is not %s, so it counts as absent", a.Value, a.Want),
+		Remedy: "set the annotation to " + a.Want + ", or remove it"}
 }
 
 // badWeights is the problem of a service with slices with invalid weights. The list is not empty.

@@ -242,14 +242,12 @@ func TestAFullNamespaceIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// TestBadBalance: a balance that is none is reported with the remedy, next to weights that are none. Both are one service for the metric.
-func TestBadBalance(t *testing.T) {
+// TestBadAnnotation: a bad annotation of a Service is reported with the remedy, next to bad weights of its slices. Both are one service for the metric.
+func TestBadAnnotation(t *testing.T) {
 	const (
 		field   = "service ns/web: metadata.annotations[switchyard.net/balance]: "
 		remedy  = "set the annotation to random, hash or hash-connection, or remove it"
 		nothing = `"nonsense" is not random, hash or hash-connection, so it counts as absent; ` + remedy
-		least   = `no dataplane knows "least-connections" for a single Service, so it counts as absent; ` + remedy +
-			"; mode userspace with the policy LeastConnections and mode ipvs with the scheduler lc count the connections of all Services"
 		weights = `service ns/web: metadata.annotations[switchyard.net/weight]: "-1" of EndpointSlice a is not a whole number from 0 to 65535, so it counts as absent; ` +
 			"set the annotation to a whole number from 0 to 65535, or remove it"
 	)
@@ -258,7 +256,7 @@ func TestBadBalance(t *testing.T) {
 	sink.Complete()
 	deliver := func(balance, weight string) {
 		sink.Update([]model.Object{
-			&model.Service{Name: state.ServiceName{Namespace: "ns", Name: "web"}, Balance: balance, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
+			&model.Service{Name: state.ServiceName{Namespace: "ns", Name: "web"}, Annotations: []model.Annotation{{Name: model.BalanceAnnotation, Value: balance}}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
 				Ports: []model.ServicePort{{Protocol: state.TCP, Port: 80}}},
 			&model.EndpointSlice{Namespace: "ns", Name: "a", Service: "web", Family: state.IPv4, Weight: weight},
 		}, nil)
@@ -270,8 +268,6 @@ func TestBadBalance(t *testing.T) {
 	p.expect(weights, ignored)
 	deliver("nonsense", "-1")
 	p.expect(field+nothing+"\n"+weights, ignored) // the other annotation
-	deliver("least-connections", "-1")
-	p.expect(field + least + "\n" + weights)
 	if n := p.Limited()[AnnotationIgnored]; n != 1 || strings.Count(p.logged.String(), "annotation of a service is ignored") != 2 {
 		t.Errorf("%d services: %s", n, &p.logged)
 	}

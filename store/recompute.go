@@ -182,8 +182,8 @@ func (c *core) ownProblems(svc *service, in *inputs) (own []Problem) {
 	if len(in.refusals) > 0 {
 		own = append(own, refused(svc, in.refusals))
 	}
-	if brain.BadBalance(in.brain, in.object) {
-		own = append(own, badBalance(svc, in.object.Balance))
+	for _, bad := range brain.BadAnnotations(in.brain, in.object) {
+		own = append(own, badAnnotation(svc, &bad))
 	}
 	var bad []*model.EndpointSlice
 	for _, s := range svc.slices {

@@ -76,7 +76,6 @@ func TestBalance(t *testing.T) {
 		affinity time.Duration
 		want     string // the policies, and the findings' reasons
 	}{
-		{"", 0, ""},
 		{"random", 0, ""},
 		{"hash", 0, "switchyard.net/balance hash: all connections of a client address go to one endpoint, which is the same on all nodes"},
 		{"hash-connection", 0, "switchyard.net/balance hash-connection: the client's address and port choose the endpoint, which is the same on all nodes"},
@@ -87,7 +86,7 @@ func TestBalance(t *testing.T) {
 	} {
 		svc := &model.Service{
 			Name: state.ServiceName{Namespace: "ns", Name: "svc"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
-			Ports: []model.ServicePort{{Protocol: state.TCP, Port: 80}}, Balance: tt.balance, Affinity: tt.affinity,
+			Ports: []model.ServicePort{{Protocol: state.TCP, Port: 80}}, Annotations: []model.Annotation{{Name: model.BalanceAnnotation, Value: tt.balance}}, Affinity: tt.affinity,
 		}
 		slice := &model.EndpointSlice{Namespace: "ns", Name: "svc-1", Service: "svc", Family: state.IPv4, Ports: []model.EndpointPort{{Protocol: state.TCP, Port: 8080}},
 			Endpoints: []model.Endpoint{{Addr: netip.MustParseAddr("10.244.1.20"), Ready: true, Serving: true}}}
@@ -98,7 +97,7 @@ func TestBalance(t *testing.T) {
 		a := New(Options{Store: s}).Explain(Connection{Class: Outside, Dst: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: state.TCP})
 		var got []string
 		for _, p := range a.Policies {
-			if p.Name == "sessionAffinity" || p.Name == brain.BalanceAnnotation {
+			if p.Name == "sessionAffinity" || p.Name == model.BalanceAnnotation {
 				got = append(got, p.Name+" "+p.Value+": "+p.Text)
 			}
 		}

@@ -39,7 +39,7 @@ func equalServices(a, b *model.Service) bool {
 		a.Headless == b.Headless && slices.Equal(a.ClusterIPs, b.ClusterIPs) && slices.Equal(a.ExternalIPs, b.ExternalIPs) &&
 		slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) && slices.Equal(a.SourceRanges, b.SourceRanges) &&
 		slices.Equal(a.Ports, b.Ports) && a.InternalLocal == b.InternalLocal && a.ExternalLocal == b.ExternalLocal &&
-		a.Affinity == b.Affinity && a.HealthCheckNodePort == b.HealthCheckNodePort && a.ExternalName == b.ExternalName && a.Balance == b.Balance
+		a.Affinity == b.Affinity && a.HealthCheckNodePort == b.HealthCheckNodePort && a.ExternalName == b.ExternalName && slices.Equal(a.Annotations, b.Annotations)
 }
 
 func equalSlices(a, b *model.EndpointSlice) bool {

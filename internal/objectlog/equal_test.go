@@ -23,7 +23,7 @@ func samples() []model.Object {
 			Name: state.ServiceName{Namespace: "ns", Name: "a"}, Created: at, ProxyName: "p", HasProxyName: true, Type: model.TypeNodePort,
 			Headless: true, ClusterIPs: addrs(), ExternalIPs: addrs(), LoadBalancerIPs: addrs(), SourceRanges: prefixes(),
 			Ports:         []model.ServicePort{{Name: "http", Protocol: state.TCP, Port: 80, NodePort: 30080}},
-			InternalLocal: true, ExternalLocal: true, Affinity: time.Hour, HealthCheckNodePort: 30081, ExternalName: "www.example.com", Balance: "hash",
+			InternalLocal: true, ExternalLocal: true, Affinity: time.Hour, HealthCheckNodePort: 30081, ExternalName: "www.example.com", Annotations: []model.Annotation{{Name: model.BalanceAnnotation, Value: "hash"}},
 		},
 		&model.EndpointSlice{
 			Namespace: "ns", Name: "a-1", Service: "a", ProxyName: "p", HasProxyName: true, Headless: true, Family: state.IPv4,

@@ -64,7 +64,9 @@ func clusterService(s *model.Service) *clusterv1.Service {
 		HealthCheckNodePort: uint32(s.HealthCheckNodePort),
 		Created:             timestamp(s.Created),
 		ExternalName:        text(s.ExternalName),
-		Balance:             text(s.Balance),
+		Annotations: messages(s.Annotations, func(a *model.Annotation, m *clusterv1.Annotation) {
+			m.Name, m.Value = text(a.Name), text(a.Value)
+		}),
 	}
 	if s.HasProxyName {
 		m.ProxyName = new(text(s.ProxyName))
@@ -167,7 +169,6 @@ func parseClusterService(m *clusterv1.Service) (s *model.Service, err error) {
 		ExternalLocal: m.GetExternalLocal(),
 		Affinity:      time.Duration(m.GetAffinitySeconds()) * time.Second,
 		ExternalName:  m.GetExternalName(),
-		Balance:       m.GetBalance(),
 	}
 	if t := m.GetType(); t < clusterv1.ServiceType_SERVICE_TYPE_CLUSTER_IP || t > clusterv1.ServiceType_SERVICE_TYPE_EXTERNAL_NAME {
 		return s, fmt.Errorf("type is %v, which is not known here", t)
@@ -193,6 +194,9 @@ func parseClusterService(m *clusterv1.Service) (s *model.Service, err error) {
 	}
 	if s.HealthCheckNodePort, err = parsePortOrNone(m.GetHealthCheckNodePort()); err != nil {
 		return s, fmt.Errorf("health_check_node_port %w", err)
+	}
+	for _, a := range m.GetAnnotations() {
+		s.Annotations = append(s.Annotations, model.Annotation{Name: a.GetName(), Value: a.GetValue()})
 	}
 	s.Ports, err = parse("ports", m.GetPorts(), func(m *clusterv1.ServicePort) (p model.ServicePort, err error) {
 		p.Name = m.GetName()

@@ -54,7 +54,7 @@ func TestNothingOfANodeIsLost(t *testing.T) {
 func TestNothingOfAnObjectIsLost(t *testing.T) {
 	testObject(t, fullModelService, []string{
 		".Name.Name", ".Created", ".ProxyName", ".Type", ".Headless", ".ClusterIPs (order)", ".SourceRanges (order)", ".Ports[0].NodePort", ".Ports (order)",
-		".InternalLocal", ".ExternalLocal", ".Affinity", ".HealthCheckNodePort", ".Balance",
+		".InternalLocal", ".ExternalLocal", ".Affinity", ".HealthCheckNodePort", ".Annotations[0].Name", ".Annotations[1].Value", ".Annotations (order)",
 	})
 	testObject(t, fullSlice, []string{
 		".Service", ".ProxyName", ".Headless", ".Ports[1].Name", ".Endpoints[0].Addr", ".Endpoints[0].Ready", ".Endpoints[0].Serving", ".Endpoints[0].Terminating",
@@ -211,7 +211,8 @@ func fullModelService() *model.Service {
 		Ports: []model.ServicePort{
 			{Name: "dns", Protocol: state.UDP, Port: 53, NodePort: 30053}, {Name: "http", Protocol: state.TCP, Port: 80, NodePort: 30080},
 		},
-		InternalLocal: true, ExternalLocal: true, Affinity: 3 * time.Hour, HealthCheckNodePort: 30000, ExternalName: "www.example.com", Balance: "hash",
+		InternalLocal: true, ExternalLocal: true, Affinity: 3 * time.Hour, HealthCheckNodePort: 30000, ExternalName: "www.example.com",
+		Annotations: []model.Annotation{{Name: "switchyard.net/a", Value: "1"}, {Name: "switchyard.net/b", Value: "2"}},
 	}
 }
 

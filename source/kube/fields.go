@@ -52,7 +52,7 @@ var (
 	serviceCIDRFields = part(byNumber{1: metadata(nil, nil), 2: all})
 
 	serviceFields = part(byNumber{
-		1: metadata(entries(proxyNameLabel), entries(model.BalanceAnnotation)),
+		1: metadata(entries(proxyNameLabel), entries(model.ServiceAnnotations[:]...)),
 		2: part(byNumber{
 			1: part(byNumber{1: all, 2: all, 3: all, 5: all}), // ports: name, protocol, port, nodePort
 			3: all, 4: all, 5: all, 7: all,                    // clusterIP, type, externalIPs, sessionAffinity

@@ -38,8 +38,8 @@ func Service(s *model.Service) *corev1.Service {
 	if s.HasProxyName {
 		o.Labels = map[string]string{proxyNameLabel: s.ProxyName}
 	}
-	if s.Balance != "" {
-		o.Annotations = map[string]string{brain.BalanceAnnotation: s.Balance}
+	for _, a := range s.Annotations {
+		metav1.SetMetaDataAnnotation(&o.ObjectMeta, a.Name, a.Value)
 	}
 	for _, p := range s.Ports {
 		o.Spec.Ports = append(o.Spec.Ports, corev1.ServicePort{

@@ -529,8 +529,8 @@ type Service struct {
 	Created *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=created,proto3" json:"created,omitempty"`
 	// spec.externalName of a Service of type EXTERNAL_NAME.
 	ExternalName string `protobuf:"bytes,16,opt,name=external_name,json=externalName,proto3" json:"external_name,omitempty"`
-	// The annotation switchyard.net/balance as it stands, up to 256 bytes. Empty if it is absent.
-	Balance       string `protobuf:"bytes,17,opt,name=balance,proto3" json:"balance,omitempty"`
+	// The annotations that nodes read, sorted by name. A node ignores names that it does not know.
+	Annotations   []*Annotation `protobuf:"bytes,17,rep,name=annotations,proto3" json:"annotations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -677,9 +677,64 @@ func (x *Service) GetExternalName() string {
 	return ""
 }
 
-func (x *Service) GetBalance() string {
+func (x *Service) GetAnnotations() []*Annotation {
 	if x != nil {
-		return x.Balance
+		return x.Annotations
+	}
+	return nil
+}
+
+// Annotation is an annotation of a Service.
+type Annotation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Such as switchyard.net/balance.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The value as it stands, up to 256 bytes. A longer one is cut and ends with "…".
+	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Annotation) Reset() {
+	*x = Annotation{}
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Annotation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Annotation) ProtoMessage() {}
+
+func (x *Annotation) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Annotation.ProtoReflect.Descriptor instead.
+func (*Annotation) Descriptor() ([]byte, []int) {
+	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Annotation) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Annotation) GetValue() string {
+	if x != nil {
+		return x.Value
 	}
 	return ""
 }
@@ -699,7 +754,7 @@ type ServicePort struct {
 
 func (x *ServicePort) Reset() {
 	*x = ServicePort{}
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[6]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -711,7 +766,7 @@ func (x *ServicePort) String() string {
 func (*ServicePort) ProtoMessage() {}
 
 func (x *ServicePort) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[6]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -724,7 +779,7 @@ func (x *ServicePort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServicePort.ProtoReflect.Descriptor instead.
 func (*ServicePort) Descriptor() ([]byte, []int) {
-	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{6}
+	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ServicePort) GetName() string {
@@ -783,7 +838,7 @@ type EndpointSlice struct {
 
 func (x *EndpointSlice) Reset() {
 	*x = EndpointSlice{}
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[7]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -795,7 +850,7 @@ func (x *EndpointSlice) String() string {
 func (*EndpointSlice) ProtoMessage() {}
 
 func (x *EndpointSlice) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[7]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -808,7 +863,7 @@ func (x *EndpointSlice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointSlice.ProtoReflect.Descriptor instead.
 func (*EndpointSlice) Descriptor() ([]byte, []int) {
-	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{7}
+	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *EndpointSlice) GetNamespace() string {
@@ -908,7 +963,7 @@ type PodNames struct {
 
 func (x *PodNames) Reset() {
 	*x = PodNames{}
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[8]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -920,7 +975,7 @@ func (x *PodNames) String() string {
 func (*PodNames) ProtoMessage() {}
 
 func (x *PodNames) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[8]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -933,7 +988,7 @@ func (x *PodNames) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodNames.ProtoReflect.Descriptor instead.
 func (*PodNames) Descriptor() ([]byte, []int) {
-	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{8}
+	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PodNames) GetPrefix() string {
@@ -963,7 +1018,7 @@ type EndpointPort struct {
 
 func (x *EndpointPort) Reset() {
 	*x = EndpointPort{}
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[9]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -975,7 +1030,7 @@ func (x *EndpointPort) String() string {
 func (*EndpointPort) ProtoMessage() {}
 
 func (x *EndpointPort) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[9]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -988,7 +1043,7 @@ func (x *EndpointPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndpointPort.ProtoReflect.Descriptor instead.
 func (*EndpointPort) Descriptor() ([]byte, []int) {
-	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{9}
+	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *EndpointPort) GetName() string {
@@ -1028,7 +1083,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[10]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1040,7 +1095,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[10]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1053,7 +1108,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{10}
+	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Endpoint) GetAddress() []byte {
@@ -1120,7 +1175,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[11]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1132,7 +1187,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[11]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1145,7 +1200,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{11}
+	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Node) GetName() string {
@@ -1194,7 +1249,7 @@ type Namespace struct {
 
 func (x *Namespace) Reset() {
 	*x = Namespace{}
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[12]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1206,7 +1261,7 @@ func (x *Namespace) String() string {
 func (*Namespace) ProtoMessage() {}
 
 func (x *Namespace) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[12]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1219,7 +1274,7 @@ func (x *Namespace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Namespace.ProtoReflect.Descriptor instead.
 func (*Namespace) Descriptor() ([]byte, []int) {
-	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{12}
+	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Namespace) GetName() string {
@@ -1247,7 +1302,7 @@ type ServiceCIDR struct {
 
 func (x *ServiceCIDR) Reset() {
 	*x = ServiceCIDR{}
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[13]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1259,7 +1314,7 @@ func (x *ServiceCIDR) String() string {
 func (*ServiceCIDR) ProtoMessage() {}
 
 func (x *ServiceCIDR) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[13]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1272,7 +1327,7 @@ func (x *ServiceCIDR) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceCIDR.ProtoReflect.Descriptor instead.
 func (*ServiceCIDR) Descriptor() ([]byte, []int) {
-	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{13}
+	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ServiceCIDR) GetName() string {
@@ -1301,7 +1356,7 @@ type Prefix struct {
 
 func (x *Prefix) Reset() {
 	*x = Prefix{}
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[14]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1313,7 +1368,7 @@ func (x *Prefix) String() string {
 func (*Prefix) ProtoMessage() {}
 
 func (x *Prefix) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[14]
+	mi := &file_switchyard_cluster_v1_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1326,7 +1381,7 @@ func (x *Prefix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefix.ProtoReflect.Descriptor instead.
 func (*Prefix) Descriptor() ([]byte, []int) {
-	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{14}
+	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Prefix) GetAddress() []byte {
@@ -1369,7 +1424,7 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x03Ref\x12/\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1b.switchyard.cluster.v1.KindR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"\xd3\x05\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\xfe\x05\n" +
 	"\aService\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\"\n" +
@@ -1389,9 +1444,13 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x10affinity_seconds\x18\r \x01(\rR\x0faffinitySeconds\x123\n" +
 	"\x16health_check_node_port\x18\x0e \x01(\rR\x13healthCheckNodePort\x124\n" +
 	"\acreated\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x12#\n" +
-	"\rexternal_name\x18\x10 \x01(\tR\fexternalName\x12\x18\n" +
-	"\abalance\x18\x11 \x01(\tR\abalanceB\r\n" +
-	"\v_proxy_name\"n\n" +
+	"\rexternal_name\x18\x10 \x01(\tR\fexternalName\x12C\n" +
+	"\vannotations\x18\x11 \x03(\v2!.switchyard.cluster.v1.AnnotationR\vannotationsB\r\n" +
+	"\v_proxy_name\"6\n" +
+	"\n" +
+	"Annotation\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"n\n" +
 	"\vServicePort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\rR\bprotocol\x12\x12\n" +
@@ -1474,7 +1533,7 @@ func file_switchyard_cluster_v1_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_switchyard_cluster_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_switchyard_cluster_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_switchyard_cluster_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_switchyard_cluster_v1_cluster_proto_goTypes = []any{
 	(Kind)(0),                     // 0: switchyard.cluster.v1.Kind
 	(ServiceType)(0),              // 1: switchyard.cluster.v1.ServiceType
@@ -1484,16 +1543,17 @@ var file_switchyard_cluster_v1_cluster_proto_goTypes = []any{
 	(*Object)(nil),                // 5: switchyard.cluster.v1.Object
 	(*Ref)(nil),                   // 6: switchyard.cluster.v1.Ref
 	(*Service)(nil),               // 7: switchyard.cluster.v1.Service
-	(*ServicePort)(nil),           // 8: switchyard.cluster.v1.ServicePort
-	(*EndpointSlice)(nil),         // 9: switchyard.cluster.v1.EndpointSlice
-	(*PodNames)(nil),              // 10: switchyard.cluster.v1.PodNames
-	(*EndpointPort)(nil),          // 11: switchyard.cluster.v1.EndpointPort
-	(*Endpoint)(nil),              // 12: switchyard.cluster.v1.Endpoint
-	(*Node)(nil),                  // 13: switchyard.cluster.v1.Node
-	(*Namespace)(nil),             // 14: switchyard.cluster.v1.Namespace
-	(*ServiceCIDR)(nil),           // 15: switchyard.cluster.v1.ServiceCIDR
-	(*Prefix)(nil),                // 16: switchyard.cluster.v1.Prefix
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(*Annotation)(nil),            // 8: switchyard.cluster.v1.Annotation
+	(*ServicePort)(nil),           // 9: switchyard.cluster.v1.ServicePort
+	(*EndpointSlice)(nil),         // 10: switchyard.cluster.v1.EndpointSlice
+	(*PodNames)(nil),              // 11: switchyard.cluster.v1.PodNames
+	(*EndpointPort)(nil),          // 12: switchyard.cluster.v1.EndpointPort
+	(*Endpoint)(nil),              // 13: switchyard.cluster.v1.Endpoint
+	(*Node)(nil),                  // 14: switchyard.cluster.v1.Node
+	(*Namespace)(nil),             // 15: switchyard.cluster.v1.Namespace
+	(*ServiceCIDR)(nil),           // 16: switchyard.cluster.v1.ServiceCIDR
+	(*Prefix)(nil),                // 17: switchyard.cluster.v1.Prefix
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
 }
 var file_switchyard_cluster_v1_cluster_proto_depIdxs = []int32{
 	3,  // 0: switchyard.cluster.v1.FollowRequest.resume:type_name -> switchyard.cluster.v1.Position
@@ -1501,28 +1561,29 @@ var file_switchyard_cluster_v1_cluster_proto_depIdxs = []int32{
 	6,  // 2: switchyard.cluster.v1.FollowResponse.deleted:type_name -> switchyard.cluster.v1.Ref
 	3,  // 3: switchyard.cluster.v1.FollowResponse.position:type_name -> switchyard.cluster.v1.Position
 	7,  // 4: switchyard.cluster.v1.Object.service:type_name -> switchyard.cluster.v1.Service
-	9,  // 5: switchyard.cluster.v1.Object.endpoint_slice:type_name -> switchyard.cluster.v1.EndpointSlice
-	13, // 6: switchyard.cluster.v1.Object.node:type_name -> switchyard.cluster.v1.Node
-	14, // 7: switchyard.cluster.v1.Object.namespace:type_name -> switchyard.cluster.v1.Namespace
-	15, // 8: switchyard.cluster.v1.Object.service_cidr:type_name -> switchyard.cluster.v1.ServiceCIDR
+	10, // 5: switchyard.cluster.v1.Object.endpoint_slice:type_name -> switchyard.cluster.v1.EndpointSlice
+	14, // 6: switchyard.cluster.v1.Object.node:type_name -> switchyard.cluster.v1.Node
+	15, // 7: switchyard.cluster.v1.Object.namespace:type_name -> switchyard.cluster.v1.Namespace
+	16, // 8: switchyard.cluster.v1.Object.service_cidr:type_name -> switchyard.cluster.v1.ServiceCIDR
 	0,  // 9: switchyard.cluster.v1.Ref.kind:type_name -> switchyard.cluster.v1.Kind
 	1,  // 10: switchyard.cluster.v1.Service.type:type_name -> switchyard.cluster.v1.ServiceType
-	16, // 11: switchyard.cluster.v1.Service.source_ranges:type_name -> switchyard.cluster.v1.Prefix
-	8,  // 12: switchyard.cluster.v1.Service.ports:type_name -> switchyard.cluster.v1.ServicePort
-	17, // 13: switchyard.cluster.v1.Service.created:type_name -> google.protobuf.Timestamp
-	11, // 14: switchyard.cluster.v1.EndpointSlice.ports:type_name -> switchyard.cluster.v1.EndpointPort
-	12, // 15: switchyard.cluster.v1.EndpointSlice.endpoints:type_name -> switchyard.cluster.v1.Endpoint
-	17, // 16: switchyard.cluster.v1.EndpointSlice.trigger_time:type_name -> google.protobuf.Timestamp
-	10, // 17: switchyard.cluster.v1.EndpointSlice.pods:type_name -> switchyard.cluster.v1.PodNames
-	16, // 18: switchyard.cluster.v1.Node.pod_cidrs:type_name -> switchyard.cluster.v1.Prefix
-	16, // 19: switchyard.cluster.v1.ServiceCIDR.cidrs:type_name -> switchyard.cluster.v1.Prefix
-	2,  // 20: switchyard.cluster.v1.Objects.Follow:input_type -> switchyard.cluster.v1.FollowRequest
-	4,  // 21: switchyard.cluster.v1.Objects.Follow:output_type -> switchyard.cluster.v1.FollowResponse
-	21, // [21:22] is the sub-list for method output_type
-	20, // [20:21] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	17, // 11: switchyard.cluster.v1.Service.source_ranges:type_name -> switchyard.cluster.v1.Prefix
+	9,  // 12: switchyard.cluster.v1.Service.ports:type_name -> switchyard.cluster.v1.ServicePort
+	18, // 13: switchyard.cluster.v1.Service.created:type_name -> google.protobuf.Timestamp
+	8,  // 14: switchyard.cluster.v1.Service.annotations:type_name -> switchyard.cluster.v1.Annotation
+	12, // 15: switchyard.cluster.v1.EndpointSlice.ports:type_name -> switchyard.cluster.v1.EndpointPort
+	13, // 16: switchyard.cluster.v1.EndpointSlice.endpoints:type_name -> switchyard.cluster.v1.Endpoint
+	18, // 17: switchyard.cluster.v1.EndpointSlice.trigger_time:type_name -> google.protobuf.Timestamp
+	11, // 18: switchyard.cluster.v1.EndpointSlice.pods:type_name -> switchyard.cluster.v1.PodNames
+	17, // 19: switchyard.cluster.v1.Node.pod_cidrs:type_name -> switchyard.cluster.v1.Prefix
+	17, // 20: switchyard.cluster.v1.ServiceCIDR.cidrs:type_name -> switchyard.cluster.v1.Prefix
+	2,  // 21: switchyard.cluster.v1.Objects.Follow:input_type -> switchyard.cluster.v1.FollowRequest
+	4,  // 22: switchyard.cluster.v1.Objects.Follow:output_type -> switchyard.cluster.v1.FollowResponse
+	22, // [22:23] is the sub-list for method output_type
+	21, // [21:22] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_switchyard_cluster_v1_cluster_proto_init() }
@@ -1538,14 +1599,14 @@ func file_switchyard_cluster_v1_cluster_proto_init() {
 		(*Object_ServiceCidr)(nil),
 	}
 	file_switchyard_cluster_v1_cluster_proto_msgTypes[5].OneofWrappers = []any{}
-	file_switchyard_cluster_v1_cluster_proto_msgTypes[7].OneofWrappers = []any{}
+	file_switchyard_cluster_v1_cluster_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_switchyard_cluster_v1_cluster_proto_rawDesc), len(file_switchyard_cluster_v1_cluster_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -16,7 +17,6 @@ func TestBalance(t *testing.T) {
 		want     state.Balance
 		bad      bool
 	}{
-		{"", 0, state.Random, false},
 		{"random", 0, state.Random, false},
 		{"hash", 0, state.HashClient, false},
 		{"hash-connection", 0, state.HashConnection, false},
@@ -28,7 +28,7 @@ func TestBalance(t *testing.T) {
 		{"nonsense", time.Hour, state.Random, true},
 	} {
 		svc := service()
-		svc.Balance, svc.Affinity = test.value, test.affinity
+		svc.Annotations, svc.Affinity = []model.Annotation{{Name: model.BalanceAnnotation, Value: test.value}}, test.affinity
 		svc.ClusterIPs = addrs("10.96.0.1 fd96::1")
 		rec := compute(t, config(), thisNode(), svc, slice(state.IPv4, "10.1.0.1"), slice(state.IPv6, "fd01::1"))
 		for _, p := range rec.Ports {
@@ -36,10 +36,10 @@ func TestBalance(t *testing.T) {
 				t.Errorf("%q with an affinity of %v: %v in %v, want %v", test.value, test.affinity, p.Balance, p.Family, test.want)
 			}
 		}
-		if got := brain.BadBalance(config(), svc); got != test.bad || len(rec.Ports) != 2 {
-			t.Errorf("%q is bad: %t, want %t; %d ports", test.value, got, test.bad, len(rec.Ports))
+		if bad := brain.BadAnnotations(config(), svc); len(bad) > 0 != test.bad || len(rec.Ports) != 2 {
+			t.Errorf("%q: bad are %v, want %t; %d ports", test.value, bad, test.bad, len(rec.Ports))
 		}
-		if svc.Headless = true; brain.BadBalance(config(), svc) || brain.BadBalance(config(), nil) {
+		if svc.Headless = true; brain.BadAnnotations(config(), svc) != nil || brain.BadAnnotations(config(), nil) != nil {
 			t.Errorf("%q is bad for a service that is not routed", test.value)
 		}
 	}
