@@ -194,13 +194,14 @@ func TestManyStreamsOfOneNode(t *testing.T) {
 	if _, err := io.ReadFull(stdout, line); err != nil || string(line) != "all" {
 		t.Fatalf("the clients said %q, %v", line, err)
 	}
-	kept := 0
+	kept, clients := 0, 0
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		mu.Lock()
 		kept = len(statuses)
 		mu.Unlock()
-		// On a loaded machine, the ends of replaced connections are noticed late.
-		if kept <= 8 && w.server.Clients() <= 8 || time.Now().After(end) {
+		clients = w.server.Clients()
+		// On a loaded machine, the ends of replaced connections are noticed late. A connection that replaces another one counts for a moment.
+		if kept <= 8 && clients <= 8 || time.Now().After(end) {
 			break
 		}
 	}
@@ -211,7 +212,7 @@ func TestManyStreamsOfOneNode(t *testing.T) {
 		t.Errorf("the largest status has %d bytes, want some and at most 4,096", largest)
 	}
 	t.Logf("%d statuses are kept, and %d KiB are used", kept, grown>>10)
-	if kept > 8 || w.server.Clients() > 8 || grown > 16<<20 {
-		t.Errorf("2,048 streams of one node on 64 connections: %d are open on %d connections, and take %s", kept, w.server.Clients(), strconv.Itoa(grown>>20)+" MiB")
+	if kept > 8 || clients > 8 || grown > 16<<20 {
+		t.Errorf("2,048 streams of one node on 64 connections: %d are open on %d connections, and take %s", kept, clients, strconv.Itoa(grown>>20)+" MiB")
 	}
 }
