@@ -39,6 +39,9 @@ type Options struct {
 	ServiceCIDRs string
 	// Controllers are run by kube-controller-manager, for example endpointslice-controller. Default: it does not run.
 	Controllers []string
+	// Pods makes a cluster that can run pods: kube-scheduler runs, service accounts have tokens, and RBAC decides about them. By default,
+	// everybody may do everything.
+	Pods bool
 	// APIServerFlags are added to the flags of the API server.
 	APIServerFlags []string
 }
@@ -98,12 +101,18 @@ func (c *ControlPlane) start(ctx context.Context, o Options) error {
 	if err := c.ready(ctx); err != nil {
 		return err
 	}
+	if o.Pods {
+		if err := c.run(program, "kube-scheduler", []string{"--kubeconfig=" + c.Kubeconfig(), "--leader-elect=false", "--secure-port=0"}); err != nil {
+			return err
+		}
+	}
 	if len(o.Controllers) == 0 {
 		return nil
 	}
 	return c.run(program, "kube-controller-manager", []string{
 		"--kubeconfig=" + c.Kubeconfig(),
 		"--controllers=" + strings.Join(o.Controllers, ","),
+		"--root-ca-file=" + filepath.Join(c.dir, "server.crt"),
 		"--leader-elect=false", "--secure-port=0",
 	})
 }
@@ -132,24 +141,28 @@ func apiServerFlags(dir string, o Options) []string {
 		cidrs = "10.99.0.0/24,fd00:10:99::/112"
 	}
 	in := func(name string) string { return filepath.Join(dir, name) }
+	authorization, withoutPlugin := "AlwaysAllow", ",ServiceAccount"
+	if o.Pods {
+		authorization, withoutPlugin = "Node,RBAC", ""
+	}
 	return append([]string{
 		"--etcd-servers=http://127.0.0.1:2379",
-		"--bind-address=127.0.0.1", "--secure-port=6443", "--advertise-address=" + advertised,
+		"--bind-address=127.0.0.1", "--secure-port=6443", "--advertise-address=" + Address,
 		"--tls-cert-file=" + in("server.crt"), "--tls-private-key-file=" + in("server.key"),
-		"--token-auth-file=" + in("tokens.csv"), "--authorization-mode=AlwaysAllow",
+		"--token-auth-file=" + in("tokens.csv"), "--authorization-mode=" + authorization, "--allow-privileged",
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + in("server.key"), "--service-account-signing-key-file=" + in("server.key"),
 		"--service-cluster-ip-range=" + cidrs,
 		// Nobody but the test reports what the endpoints of default/kubernetes are.
 		"--endpoint-reconciler-type=none",
 		// Objects of a namespace may come before the namespace.
-		"--disable-admission-plugins=NamespaceLifecycle,ServiceAccount,DefaultStorageClass,StorageObjectInUseProtection",
+		"--disable-admission-plugins=NamespaceLifecycle,DefaultStorageClass,StorageObjectInUseProtection" + withoutPlugin,
 		"--enable-priority-and-fairness=false", "--profiling=false",
 	}, o.APIServerFlags...)
 }
 
-// advertised is an address of the namespace that is not a loopback address: the API server wants one.
-const advertised = "198.18.0.1"
+// Address is an address of the namespace that is not a loopback address: the API server and kubelet want one.
+const Address = "198.18.0.1"
 
 func startLoopback() error {
 	nl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -161,7 +174,7 @@ func startLoopback() error {
 	if err != nil {
 		return err
 	}
-	addr, err := netlink.ParseAddr(advertised + "/32")
+	addr, err := netlink.ParseAddr(Address + "/32")
 	if err != nil {
 		return err
 	}
@@ -213,6 +226,9 @@ func (c *ControlPlane) dial(ctx context.Context, network, addr string) (conn net
 	})
 	return conn, err
 }
+
+// Do runs fn on a thread inside the namespace of the control plane, as [netns.NS.Do] does.
+func (c *ControlPlane) Do(fn func() error) error { return c.ns.Do(fn) }
 
 // Kubeconfig is the path of a file with which programs connect as administrator. They can run in the control plane's own namespace, and in
 // the namespaces to which it is exposed.

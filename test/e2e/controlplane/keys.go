@@ -16,7 +16,7 @@ import (
 // that has signed the certificate. The key also signs service account tokens.
 func writeKeys(dir string) ([]byte, error) {
 	ca := certtest.NewAuthority()
-	cert, key := ca.Issue(24*time.Hour, pkix.Name{CommonName: "kube-apiserver"}, "localhost", "127.0.0.1", advertised)
+	cert, key := ca.Issue(24*time.Hour, pkix.Name{CommonName: "kube-apiserver"}, "localhost", "127.0.0.1", Address)
 	return ca.PEM, errors.Join(
 		os.WriteFile(filepath.Join(dir, "server.crt"), cert, 0o600),
 		os.WriteFile(filepath.Join(dir, "server.key"), key, 0o600),

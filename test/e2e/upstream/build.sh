@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds etcd, kube-apiserver, kube-controller-manager and kube-proxy, as one program, into .cache/upstream of the repository.
+# Builds etcd, Kubernetes' control plane, kubelet and kube-proxy, as one program, into .cache/upstream of the repository.
 # It is built again only when the versions or the program change. The first time takes about 8 minutes on two CPUs, and 5 GB of
 # Go's build cache. With KUBERNETES=1.36.3 it is that release, whose own go.mod decides about all other modules.
 set -eu

@@ -1,11 +1,12 @@
-// Command upstream is etcd, kube-apiserver, kube-controller-manager and kube-proxy in one binary, as their projects
-// release them. The first argument selects the program.
+// Command upstream is etcd, Kubernetes' control plane, kubelet and kube-proxy in one binary, as their projects release them. The first
+// argument selects the program.
 //
 // It is one binary because they share most of their code, and linking takes longer than starting. `upstream feature-gates` prints
 // the feature gates that are registered in it and their defaults, as config/featuregates.txt has them.
 package main
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -21,6 +22,8 @@ import (
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
 func main() {
@@ -28,9 +31,11 @@ func main() {
 		"kube-apiserver":          apiserver.NewAPIServerCommand,
 		"kube-controller-manager": controllermanager.NewControllerManagerCommand,
 		"kube-proxy":              proxy.NewProxyCommand,
+		"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
+		"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
 	}
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: upstream etcd|kube-apiserver|kube-controller-manager|kube-proxy [flags], or upstream feature-gates")
+		fmt.Fprintln(os.Stderr, "usage: upstream etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubelet|kube-proxy [flags], or upstream feature-gates")
 		os.Exit(2)
 	}
 	name := os.Args[1]
@@ -45,7 +50,7 @@ func main() {
 	}
 	command, ok := commands[name]
 	if !ok {
-		fmt.Fprintf(os.Stderr, "upstream: no program %q: it is etcd, kube-apiserver, kube-controller-manager or kube-proxy\n", name)
+		fmt.Fprintf(os.Stderr, "upstream: no program %q: run upstream without arguments for a list\n", name)
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(command()))
