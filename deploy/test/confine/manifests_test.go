@@ -1,6 +1,7 @@
 package confine
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509/pkix"
 	"errors"
@@ -180,12 +181,8 @@ func (d *deployed) runPod(m *manifests, volumes map[string]string) map[string]*p
 		if token := volumes[""]; token != "" {
 			to.Mounts = append(to.Mounts, mount{token, "/var/run/secrets/kubernetes.io/serviceaccount", false})
 		}
-		user := m.pod.SecurityContext.RunAsUser
-		if c.SecurityContext.RunAsUser != nil {
-			user = c.SecurityContext.RunAsUser
-		}
-		to.UID = int(*user)
-		if group := m.pod.SecurityContext.RunAsGroup; group != nil {
+		to.UID = int(*cmp.Or(c.SecurityContext.RunAsUser, m.pod.SecurityContext.RunAsUser))
+		if group := cmp.Or(c.SecurityContext.RunAsGroup, m.pod.SecurityContext.RunAsGroup); group != nil {
 			to.GID = int(*group)
 		}
 		for _, name := range c.SecurityContext.Capabilities.Add {
