@@ -36,7 +36,7 @@ MINUTES ?= 20
 FIPS ?= v1.0.0
 
 .DEFAULT_GOAL := help
-.PHONY: published apidiff upgrade-grid quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards alerts recipes dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof soak histories-windows test-windows differential-windows clean test-arch test-arch-machine test-fips
+.PHONY: published apidiff upgrade-grid quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets test-pods demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards alerts recipes dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof soak histories-windows test-windows differential-windows clean test-arch test-arch-machine test-fips
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,13 @@ verify-release: ## Check a release as its users would: signatures, SBOMs, images
 manifests: ## Check the image, the chart and the manifests in deploy/ with the code of the programs that read them, and the parts of a release (compiles it once)
 	@cd deploy && $(GO) vet ./... && $(GO) test -count=1 ./...
 	@cd release && $(GO) vet ./... && $(GO) test -count=1 ./...
+
+# containerd and runc; runc needs a C compiler, pkg-config and libseccomp-dev.
+test-pods: export SWITCHYARD_TEST_NODE_PROGRAMS = $(CURDIR)/.cache/containerd
+test-pods: upstream ## Run the pods of the chart with kubelet, containerd and runc (root; 4 minutes more the first time)
+	@mkdir -p .cache/containerd && cd deploy/test/containerd && $(GO) build -trimpath -tags seccomp -o $(CURDIR)/.cache/containerd/ tool
+	@$(MAKE) image VERSION=test
+	@cd deploy && $(GO) test -count=1 -v -run TestPods ./test
 
 budgets: ## Fill all budgets in a cgroup with the shipped limit of memory, in each mode (root; an hour; MEMORY=1000 is the limit in MiB)
 	@cd deploy && SWITCHYARD_TEST_BUDGET_MEMORY=$(or $(MEMORY),1000) $(GO) test -count=1 -timeout 4h -v -run TestBudgetsFitTheMemoryLimit ./test/confine
@@ -290,7 +297,7 @@ fuzz: ## Fuzz every target for a short time (FUZZTIME=20s each)
 
 # Another release of Kubernetes for upstream and e2e, such as 1.36.3. Default: the release in test/e2e/upstream/go.mod.
 KUBERNETES ?=
-upstream: ## Build etcd, Kubernetes' control plane and kube-proxy for the next three (8 minutes, once; KUBERNETES=1.36.3)
+upstream: ## Build etcd, Kubernetes' control plane, kubelet and kube-proxy for the targets that need them (8 minutes, once; KUBERNETES=1.36.3)
 	@GO=$(GO) KUBERNETES=$(KUBERNETES) sh test/e2e/upstream/build.sh
 
 kubernetes: ## Compare with another release of Kubernetes from now on: its modules and its feature gates (KUBERNETES=1.37.2)

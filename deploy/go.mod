@@ -4,14 +4,16 @@ module github.com/switchyard-net/switchyard/deploy
 
 go 1.26.0
 
-replace github.com/switchyard-net/switchyard => ..
+replace (
+	github.com/switchyard-net/switchyard => ..
+	github.com/switchyard-net/switchyard/test/e2e => ../test/e2e
+)
 
 require (
 	github.com/google/go-cmp v0.7.0
 	github.com/google/go-containerregistry v0.22.1
 	github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring v0.95.2
-	github.com/switchyard-net/switchyard v0.0.0-00010101000000-000000000000
-	github.com/vishvananda/netlink v1.3.1
+	github.com/switchyard-net/switchyard v0.0.0
 	golang.org/x/net v0.60.0
 	golang.org/x/sys v0.49.0
 	helm.sh/helm/v4 v4.3.1
@@ -22,6 +24,8 @@ require (
 	sigs.k8s.io/kustomize/kyaml v0.21.2
 	sigs.k8s.io/yaml v1.6.0
 )
+
+require github.com/vishvananda/netlink v1.3.1 // indirect
 
 require (
 	dario.cat/mergo v1.0.1 // indirect
@@ -69,6 +73,7 @@ require (
 	github.com/spf13/cast v1.7.0 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/switchyard-net/switchyard/client v0.1.0 // indirect
+	github.com/switchyard-net/switchyard/test/e2e v0.0.0
 	github.com/vishvananda/netns v0.0.5 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
 	github.com/xlab/treeprint v1.2.0 // indirect
