@@ -199,8 +199,8 @@ type Frontend struct {
 	// LastPort is the last port of a range that begins with Port, 0 for a single port. Either all frontends of a port are ranges, or none. The
 	// endpoints of ranges have port 0: connections keep the port that the client has chosen.
 	LastPort uint16
-	// Ping means that the address answers echo requests of ICMP from the clients that the frontend admits. An address answers a client if one
-	// of its frontends does. Never set for kind NodePort.
+	// Ping means that the node answers echo requests of ICMP to the address, from the clients that the frontend admits and whose connections it
+	// forwards. An address answers a client if one of its frontends does. Other clients get no answer. Never set for kind NodePort.
 	Ping bool
 	// Restricted means that only clients in Sources may connect. New connections of all others are dropped before
 	// anything else is looked at, also before a reject verdict. An empty Sources then admits no client.

@@ -14,7 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// withFeatures returns a record with weights and all that comes with them in some of its ports. They follow from the seed and the record, so that
+// withFeatures returns a record with weights, all that comes with them, and addresses that answer echo requests in some of its ports. They follow from the seed and the record, so that
 // the same record has the same ones. A route changes its weights when it changes its endpoints. Seed 0 is for none.
 func withFeatures(s *state.Service, seed uint64) *state.Service {
 	if seed == 0 {
@@ -31,6 +31,12 @@ func withFeatures(s *state.Service, seed uint64) *state.Service {
 		}
 		if number("hashed", len(p.Internal.Inside.Endpoints)/4)%2 == 0 {
 			p.Balance = state.Balance(1 + number("by")%2)
+		}
+		if number("ping", len(p.Internal.Inside.Endpoints)/8)%2 == 0 {
+			p.Frontends = slices.Clone(p.Frontends)
+			for j := range p.Frontends {
+				p.Frontends[j].Ping = p.Frontends[j].Kind != state.NodePort
+			}
 		}
 		if number("weighted")%2 == 0 {
 			continue

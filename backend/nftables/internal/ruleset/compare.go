@@ -147,9 +147,16 @@ func (m *Mirror) difference(settings *Settings, ks *kernelState, want Desired) (
 				again = append(again, k)
 			}
 		}
+		first, pingsAgain := p.countPings(p.new.pings, 1)
+		for _, k := range first {
+			p.new.own = append(p.new.own, k.element())
+		}
 		p.compare(ks)
 		for _, k := range again {
-			ks.forget(k)
+			ks.forget(k.element())
+		}
+		for _, k := range pingsAgain {
+			ks.forget(k.element())
 		}
 		p.new.reset()
 	}
@@ -181,6 +188,12 @@ func (p *Plan) confirm(ks *kernelState, e *expected) {
 		if len(p.refs) == before {
 			continue // it was met already
 		}
+		if e := k.element(); !ks.meet(&e) {
+			p.new.own = append(p.new.own, e)
+		}
+	}
+	first, _ := p.countPings(e.pings, 1)
+	for _, k := range first {
 		if e := k.element(); !ks.meet(&e) {
 			p.new.own = append(p.new.own, e)
 		}
@@ -235,6 +248,9 @@ func (p *Plan) writeAnew(of func(tableSet) bool) {
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(p.refs), sharedKey.compare) {
+		write(k.element())
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(p.pings), elementKey.compare) {
 		write(k.element())
 	}
 	for _, e := range nodePortElements(p.nodePorts) {
@@ -309,7 +325,7 @@ func (p *Plan) replaceTable(t *tableState, sets []nft.Set, chains []nft.Chain) {
 	}
 	p.writeAnew(isRenewed)
 	for _, e := range p.kept {
-		again := e.set.space == global && p.refs[sharedOf(&e)] > 0
+		again := e.set.space == global && (p.refs[sharedOf(&e)] > 0 || p.pings[e.id()] > 0)
 		if isRenewed(tableSet{e.family, e.set}) && !again {
 			p.add(e)
 		}

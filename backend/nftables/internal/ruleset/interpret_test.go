@@ -57,6 +57,7 @@ type interpreter struct {
 
 	src, origDst, dst netip.AddrPort
 	proto             state.Protocol
+	icmpType          byte         // of a packet of ICMP
 	local             []netip.Addr // of the node
 	mark              uint32
 	outcome           outcome
@@ -70,7 +71,7 @@ const foreignMark = 0x5eed0001
 
 // outcome is where a connection goes.
 type outcome struct {
-	verdict  string // "to", "rejected", "dropped", or "passed"
+	verdict  string // "to", "rejected", "dropped", "passed", or "answered", by an address of the node
 	endpoint netip.AddrPort
 	masked   bool // as masqueraded
 }
@@ -201,7 +202,9 @@ func (in *interpreter) expr(a attrs, name string) (code, chain string) {
 		case [2]uint32{1, 16}:
 			v = in.dst.Addr().AsSlice()
 		case [2]uint32{2, 0}:
-			v = port(in.src.Port())
+			if v = port(in.src.Port()); in.proto == icmp {
+				v = []byte{in.icmpType}
+			}
 		case [2]uint32{2, 2}:
 			v = port(in.dst.Port())
 		default:
@@ -306,6 +309,11 @@ func (in *interpreter) meta(a attrs) (code string) {
 func (in *interpreter) verdict(a attrs, name string) (code, chain string) {
 	switch name {
 	case "nat":
+		if _, hasPort := a.find(5); !hasPort {
+			addr, _ := netip.AddrFromSlice(in.reg(a, 3)[:4])
+			in.outcome = outcome{verdict: "answered", endpoint: netip.AddrPortFrom(addr, 0)}
+			return "done", ""
+		}
 		addr, _ := netip.AddrFromSlice(in.reg(a, 3)[:4])
 		in.dst = netip.AddrPortFrom(addr, binary.BigEndian.Uint16(in.reg(a, 5)))
 		in.outcome = outcome{verdict: "to", endpoint: in.dst}
@@ -314,6 +322,10 @@ func (in *interpreter) verdict(a attrs, name string) (code, chain string) {
 	case "reject":
 		in.outcome = outcome{verdict: "rejected"}
 	case "immediate":
+		if data := a.value(2); data != nil {
+			setReg(in.reg(a, 1), data)
+			return "", ""
+		}
 		v := a.nested(2).nested(2)
 		switch int32(v.u32(1)) {
 		case -3:

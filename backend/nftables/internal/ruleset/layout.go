@@ -107,6 +107,11 @@ const (
 	hashConnections // F : likewise, by the client's address and port
 	hashRefuses     // F: connections whose slot is empty are rejected
 	hashSlots       // global: number of a table . index : endpoint
+
+	// Global sets, in use only for addresses that answer echo requests. They have views, too.
+	pingIPs     // addresses that answer all clients
+	pingAllowed // address . client range of prefix length arg
+	pingDropIPs // addresses that do not answer all clients, without a view
 )
 
 // countKinds are the kinds of sets whose elements count.
@@ -126,6 +131,7 @@ var kindNames = map[kind]string{
 	endpoints: "endpoints", slots: "slots", reject: "reject", drop: "drop", sticky: "sticky", stickyFor: "sticky",
 	counts: "counts", rejectCounts: "reject-counts", dropCounts: "drop-counts", unserved: "localhost-unserved", localRejects: "localhost-rejects",
 	shares: "shares", hashed: "hashed", hashClients: "hash", hashConnections: "hash-ports", hashRefuses: "hash-refuses", hashSlots: "hash-slots",
+	pingIPs: "ping-ips", pingAllowed: "ping-allowed", pingDropIPs: "ping-drop-ips",
 }
 
 var masqueradeNames = [...]string{
@@ -140,7 +146,7 @@ func (id setID) name() string {
 	switch id.kind {
 	case masquerade:
 		name += "-" + masqueradeNames[id.arg]
-	case endpoints, shares, stickyFor, allowed, hashClients, hashConnections:
+	case endpoints, shares, stickyFor, allowed, hashClients, hashConnections, pingAllowed:
 		name += "-" + strconv.Itoa(int(id.arg))
 	}
 	return name
@@ -169,9 +175,9 @@ func (id setID) set(f state.Family) nft.Set {
 	key := id.space.keyTypes(f)
 	s := nft.Set{Name: id.name(), Key: key}
 	switch id.kind {
-	case clusterIPs, externalIPs, nodePortIPs:
+	case clusterIPs, externalIPs, nodePortIPs, pingIPs, pingDropIPs:
 		s.Key = []nft.Type{addr}
-	case hairpin:
+	case hairpin, pingAllowed:
 		s.Key = []nft.Type{addr, addr}
 	case allowed:
 		s.Key = []nft.Type{nft.TypeMark, addr}
@@ -251,6 +257,8 @@ type shape struct {
 	hash [numSpaces][numViews]hashRules
 	// lengths are the prefix lengths of allowed clients in use, by family.
 	lengths [2]lengths
+	// ping has which addresses answer echo requests, likewise.
+	ping [2]pingShape
 	// timeouts are the affinity timeouts in use, in seconds, sorted.
 	timeouts []uint32
 	// loopback is set if NodePorts are served on IPv4 loopback addresses, which takes a guard.
@@ -274,7 +282,7 @@ func (s shape) clone() shape {
 }
 
 func (s *shape) equal(o *shape) bool {
-	return s.counted == o.counted && s.class == o.class && s.share == o.share && s.hash == o.hash && s.lengths == o.lengths && s.loopback == o.loopback && slices.Equal(s.timeouts, o.timeouts)
+	return s.counted == o.counted && s.class == o.class && s.share == o.share && s.hash == o.hash && s.lengths == o.lengths && s.ping == o.ping && s.loopback == o.loopback && slices.Equal(s.timeouts, o.timeouts)
 }
 
 // needs makes sure that the shape has room for a set of a family.
@@ -290,6 +298,8 @@ func (s *shape) needs(f state.Family, id setID) {
 		s.hash[id.space][id.view] |= hashRule(id)
 	case allowed:
 		s.of(f)[id.arg] = true
+	case pingIPs, pingAllowed, pingDropIPs:
+		s.ping[index(f)].needs(id)
 	case stickyFor:
 		if i, found := slices.BinarySearch(s.timeouts, id.arg); !found {
 			s.timeouts = slices.Insert(s.timeouts, i, id.arg)
@@ -343,6 +353,9 @@ func (s *shape) merge(o shape) {
 			s.lengths[f][n] = s.lengths[f][n] || used
 		}
 	}
+	for f := range s.ping {
+		s.ping[f].merge(&o.ping[f])
+	}
 	for _, t := range o.timeouts {
 		s.needs(0, setID{kind: stickyFor, arg: t})
 	}
@@ -356,6 +369,7 @@ func shapeOf(f state.Family, names []string) shape {
 		if n, ok := suffixNumber(name, kindNames[allowed]+"-"); ok && int(n) <= 8*addrLen(f) {
 			s.needs(f, setID{kind: allowed, arg: n})
 		}
+		s.ping[index(f)].read(f, name)
 		for _, sp := range []space{service, nodePort} {
 			for _, k := range countKinds {
 				s.counted = s.counted || name == setID{space: sp, kind: k}.name()
@@ -435,6 +449,7 @@ func setIDs(f state.Family, sh *shape) []setID {
 			ids = append(ids, setID{kind: allowed, arg: uint32(n)})
 		}
 	}
+	ids = append(ids, sh.ping[index(f)].sets()...)
 	for _, s := range []space{service, nodePort} {
 		ids = append(ids, setID{space: s, kind: split}, setID{space: s, kind: slots}, setID{space: s, kind: sticky})
 		for m := range masqueradeNames {

@@ -53,6 +53,7 @@ type expected struct {
 	// own are its elements in sets that are not large, but for shared ones.
 	own    []element
 	shared []sharedKey
+	pings  []elementKey
 	// isOther is set if the kernel holds something else, or may do so. Then the service is compared element by element.
 	isOther bool
 }
@@ -184,6 +185,11 @@ func (l *lookups) ask() *Lookup {
 		}
 		shared = append(shared, elements.shared...)
 		service.shared = shared[from:]
+		for _, k := range elements.pings {
+			e := k.element()
+			ask(&e)
+		}
+		service.pings = slices.Clone(elements.pings)
 		next.services = append(next.services, service)
 	}
 	next.wait = l.reader.LookUp(next)
@@ -209,7 +215,7 @@ func (ks *kernelState) add(from *Lookup) {
 				copy(k.key[:], a.keys[j*s.layout.key:][:s.layout.key])
 				copy(data[:], a.data[j*s.layout.data:][:s.layout.data])
 				ks.elements[k] = data
-			case !s.set.kind.isShared():
+			case !s.set.kind.isShared() && !s.set.kind.isPing():
 				s.found++
 			}
 		}
@@ -250,11 +256,10 @@ func (ks *kernelState) meet(e *element) (isLarge bool) {
 }
 
 // forget takes a shared element off elements that was found again, for another service, after it was compared.
-func (ks *kernelState) forget(k sharedKey) {
+func (ks *kernelState) forget(e element) {
 	if ks.lookups == nil {
 		return
 	}
-	e := k.element()
 	if i, isLarge := ks.lookups.find(e.family, e.set); isLarge {
 		before := len(ks.elements)
 		delete(ks.elements, e.id())

@@ -13,6 +13,8 @@ type Mirror struct {
 	services map[state.ServiceName]applied
 	// refs counts the users of elements that services may have in common.
 	refs map[sharedKey]int32
+	// pings counts the users of elements about echo requests, likewise. It is nil if there are none.
+	pings map[elementKey]int32
 	// numbers are the numbers of lists and ports, of the state's services and of preserved elements.
 	numbers map[uint32]struct{}
 	// slots are how many slots are taken by weights and hashes, and lacking the services that have no room for theirs. retried is the index of the one that

@@ -20,6 +20,7 @@ type Plan struct {
 
 	services  map[state.ServiceName]applied // new values; a nil record is a removal
 	refs      map[sharedKey]int32           // changes of the counts
+	pings     map[elementKey]int32          // likewise, nil if there are none
 	numbers   map[uint32]bool               // true if taken now, false if free again
 	slots     slotUse                       // changes of the counts
 	nodePorts []netip.Addr
@@ -138,7 +139,7 @@ func (p *Plan) set(f state.Family, id setID) *setPlan {
 		s = &setPlan{tableSet: ts, del: elements{layout: l}, add: elements{layout: l}}
 		p.sets[ts] = s
 		p.order = append(p.order, s)
-		p.lengthens = p.lengthens || id.kind == allowed && !p.shape.of(f)[id.arg]
+		p.lengthens = p.lengthens || id.kind == allowed && !p.shape.of(f)[id.arg] || id.kind == pingAllowed && !p.shape.ping[index(f)].lengths[id.arg]
 		p.shape.needs(f, id)
 	}
 	return s
@@ -197,6 +198,8 @@ func (p *Plan) replace(name state.ServiceName, s *state.Service) {
 	for _, k := range p.new.shared {
 		p.refs[k]++
 	}
+	p.countPings(p.old.pings, -1)
+	p.countPings(p.new.pings, 1)
 }
 
 // diff plans the way from the elements in p.old to those in p.new.
@@ -298,6 +301,7 @@ func (p *Plan) finalize(nodePorts []netip.Addr) {
 			p.del(k.element())
 		}
 	}
+	p.changePings()
 	if SameMemory(nodePorts, p.m.nodePorts) {
 		return // as nearly always; a node may have many addresses
 	}
@@ -623,6 +627,7 @@ func (p *Plan) Commit() *Mirror {
 			p.m.refs[k] = n
 		}
 	}
+	p.commitPings()
 	for n, taken := range p.numbers {
 		if taken {
 			p.m.numbers[n] = struct{}{}

@@ -149,9 +149,11 @@ func (p *Plan) renderChange(was, is *applied) {
 		switch {
 		case j == len(after) || i < len(before) && before[i].Compare(&after[j]) < 0:
 			p.old.port(was, &before[i], &was.places[i], &oldLists, nil)
+			p.old.pingPort(&before[i])
 			i++
 		case i == len(before) || before[i].Compare(&after[j]) > 0:
 			p.new.port(is, &after[j], &is.places[j], &newLists, nil)
+			p.new.pingPort(&after[j])
 			j++
 		default:
 			// The lists of a service are numbered in the order of its frontends, so that those are gone through if there are any.
@@ -159,6 +161,7 @@ func (p *Plan) renderChange(was, is *applied) {
 				d := diffPorts(&before[i], &after[j], &was.places[i], &is.places[j])
 				p.old.port(was, &before[i], &was.places[i], &oldLists, d)
 				p.new.port(is, &after[j], &is.places[j], &newLists, d)
+				p.pingChange(&before[i], &after[j])
 			}
 			i++
 			j++

@@ -45,11 +45,13 @@ func anyPort(rng *rand.Rand, was *state.Port, name string, number, i int) state.
 	}
 	if was == nil || rng.IntN(3) == 0 {
 		p.Frontends = []state.Frontend{{Kind: state.ClusterIP, Addr: netip.AddrFrom4([4]byte{10, 96, byte(number), 1}), Port: uint16(80 + i)}}
+		p.Frontends[0].Ping = rng.IntN(3) == 0
 		for n := range 4 {
 			f := state.Frontend{Kind: state.ExternalIP, Addr: netip.AddrFrom4([4]byte{203, 0, byte(number), byte(n)}), Port: uint16(80 + i)}
 			if rng.IntN(6) == 0 {
 				f.Kind, f.Restricted, f.Sources = state.LoadBalancer, true, []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(rng.IntN(2))}), 32)}
 			}
+			f.Ping = rng.IntN(3) == 0
 			if rng.IntN(3) > 0 {
 				p.Frontends = append(p.Frontends, f)
 			}
@@ -148,6 +150,9 @@ func TestChangesAddUp(t *testing.T) {
 			for _, k := range r.shared {
 				e := k.element()
 				want[e.id()] = e.data
+			}
+			for _, k := range r.pings {
+				want[k] = [maxData]byte{}
 			}
 			if !maps.Equal(held, want) {
 				t.Fatalf("seed %d step %d: the tables hold %d elements, want %d", seed, step, len(held), len(want))

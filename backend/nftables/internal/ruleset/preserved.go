@@ -152,6 +152,7 @@ func (p *Plan) preserve(ks *kernelState, want Desired, frontends *keptFrontends)
 		}
 	}
 	slices.SortFunc(p.kept, func(a, b element) int { return a.id().compare(b.id()) }) // the same change makes the same batch
+	p.preservePings(ks, want)
 	// The kept elements need some elements that services share.
 	used := map[sharedKey]bool{}
 	for i := range p.kept {

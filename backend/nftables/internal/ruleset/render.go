@@ -69,6 +69,8 @@ type renderer struct {
 	tables []hashTable
 	// shared receives elements that services may have in common.
 	shared []sharedKey
+	// pings receives elements about echo requests, likewise.
+	pings []elementKey
 }
 
 // allowedList is a list of allowed clients.
@@ -89,7 +91,7 @@ func (l *allowedList) element(src netip.Prefix) element {
 }
 
 func (r *renderer) reset() {
-	r.own, r.lists, r.tables, r.shared = r.own[:0], r.lists[:0], r.tables[:0], r.shared[:0]
+	r.own, r.lists, r.tables, r.shared, r.pings = r.own[:0], r.lists[:0], r.tables[:0], r.shared[:0], r.pings[:0]
 }
 
 // service appends the elements of a record.
@@ -97,6 +99,7 @@ func (r *renderer) service(a *applied) {
 	var lists sourceLists
 	for i := range a.record.Ports {
 		r.port(a, &a.record.Ports[i], &a.places[i], &lists, nil)
+		r.pingPort(&a.record.Ports[i])
 	}
 	r.above(a)
 }

@@ -48,6 +48,7 @@ const (
 	chainLearn         = "learn"    // likewise, in each space
 	chainRecall        = "recall"   // in each space and view
 	chainLoopback      = "loopback"
+	chainPing          = "ping"         // and in the views of clients, if an address answers echo requests
 	chainCountReject   = "count-reject" // in each space, if connections are counted
 	chainCountDrop     = "count-drop"   // likewise
 )
@@ -94,7 +95,7 @@ func (sk *skeleton) chains() []nft.Chain {
 			join(dnatted(), sk.load(nft.Reg0, srcAddr, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: hairpin}.name()),
 				nft.Masquerade())),
 		),
-		{Name: chainServices, Rules: append(sk.refuseOnLoopback(), []rule{
+		{Name: chainServices, Rules: slices.Concat(sk.refuseOnLoopback(), []rule{
 			// nft: ip daddr @external-ips jump service
 			join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: externalIPs}.name()),
 				nft.Jump(sk.spaceChain(service)))),
@@ -102,20 +103,22 @@ func (sk *skeleton) chains() []nft.Chain {
 			join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: clusterIPs}.name()),
 				nft.Goto(chainClusterIP))),
 			sk.toNodePorts(),
+		}, sk.toPing(), []rule{
 			// nft: goto strays
 			one(nft.Goto(chainStrays)),
-		}...)},
+		})},
 		// A connection to a service's address that no frontend took lacks the port, if the address is still a service's. To ask only
 		// here would refuse connections to a service that has just appeared, whose frontends were not there yet.
-		{Name: chainClusterIP, Rules: []rule{
+		{Name: chainClusterIP, Rules: slices.Concat([]rule{
 			// nft: jump service
 			one(nft.Jump(sk.spaceChain(service))),
 			sk.toNodePorts(),
+		}, sk.toPing(), []rule{
 			// nft: ip daddr @cluster-ips fib daddr type != local goto reject
 			join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: clusterIPs}.name())), sk.notLocal(),
 				one(nft.Goto(chainReject))),
 			one(nft.Goto(chainStrays)),
-		}},
+		})},
 		sk.firewall(),
 		sk.translated(),
 		{Name: chainReject, Rules: append(sk.countOnLoopback(), []rule{
@@ -135,7 +138,7 @@ func (sk *skeleton) chains() []nft.Chain {
 	if sk.shape.loopback && sk.f == state.IPv4 {
 		chains = append(chains, sk.loopback())
 	}
-	chains = append(chains, sk.upstream()...)
+	chains = append(append(chains, sk.upstream()...), sk.ping()...)
 	for m := range masqueradeNames {
 		if m != int(state.MasqueradeNever) {
 			chains = append(chains, sk.markChain(state.Masquerade(m)))
@@ -483,8 +486,8 @@ func (sk *skeleton) recall(s space, v view) nft.Chain {
 func (sk *skeleton) insideGoto(chain string) []rule {
 	var rules []rule
 	for _, match := range append(sk.pods(), sk.fromNode()) {
-		// nft: ip saddr 10.244.0.0/16 goto …-inside
-		// nft: fib saddr type local goto …-inside
+		// nft: ip saddr 10.244.0.0/16 goto …inside…
+		// nft: fib saddr type local goto …inside…
 		rules = append(rules, join(match, one(nft.Goto(chain))))
 	}
 	return rules

@@ -29,13 +29,14 @@ const (
 	goldenResets   = "testdata/resets.nft"
 )
 
-// everyFeature is a shape that needs every kind of rule: counters, restricted clients, affinity, NodePorts on loopback addresses, and in each view
+// everyFeature is a shape that needs every kind of rule: counters, restricted clients, echo requests, affinity, NodePorts on loopback addresses, and in each view
 // classes that are exact and one that is not. Larger classes have the same rules as that one.
 func everyFeature() *shape {
 	s := &shape{loopback: true, counted: true}
 	for _, f := range families {
 		for _, length := range []uint32{16, 32, uint32(8 * addrLen(f))} {
 			s.needs(f, setID{kind: allowed, arg: length})
+			s.needs(f, setID{kind: pingAllowed, arg: length})
 		}
 	}
 	for _, sp := range []space{service, nodePort} {
@@ -134,7 +135,7 @@ func nftCommand(t *testing.T, ns *netns.NS, args ...string) (out string) {
 	return out
 }
 
-// TestRulesShowTheirSyntax compares the comments in skeleton.go, relay.go, hash.go and resets.go that begin with "nft:" with the rules of family ip in the
+// TestRulesShowTheirSyntax compares the comments in skeleton.go, relay.go, hash.go, ping.go and resets.go that begin with "nft:" with the rules of family ip in the
 // golden files: each shows a rule that is there, and each rule is shown by one.
 func TestRulesShowTheirSyntax(t *testing.T) {
 	for _, c := range []struct {
@@ -142,7 +143,7 @@ func TestRulesShowTheirSyntax(t *testing.T) {
 		golden, table   string
 		rules, comments int // at least
 	}{
-		{[]string{"skeleton.go", "relay.go", "hash.go"}, goldenSkeleton, TableName, 100, 40},
+		{[]string{"skeleton.go", "relay.go", "hash.go", "ping.go"}, goldenSkeleton, TableName, 100, 40},
 		{[]string{"resets.go"}, goldenResets, ResetsName, 1, 3},
 	} {
 		checkSyntax(t, c.code, c.golden, c.table, c.rules, c.comments)
