@@ -43,13 +43,16 @@ type Config struct {
 	// to removed endpoints. It costs a change of the record for each endpoint that stops serving after it has left the
 	// routes.
 	TCPLingers bool
+	// Ping makes the node answer echo requests to the addresses of Services without the annotation switchyard.net/ping.
+	Ping bool
 }
 
 // Equal reports whether two configurations are the same in every field.
 func (c *Config) Equal(o *Config) bool {
 	return c.NodeName == o.NodeName && c.ServiceProxyName == o.ServiceProxyName && c.LocalDetector.Equal(o.LocalDetector) &&
 		c.NodePorts.Equal(o.NodePorts) && c.MasqueradeAll == o.MasqueradeAll && slices.Equal(c.ExternalIPs, o.ExternalIPs) && c.NodeExternalIPs == o.NodeExternalIPs &&
-		c.IgnoreExternalIPs == o.IgnoreExternalIPs && c.MaxEntries == o.MaxEntries && c.MaxFrontends == o.MaxFrontends && c.TCPLingers == o.TCPLingers
+		c.IgnoreExternalIPs == o.IgnoreExternalIPs && c.MaxEntries == o.MaxEntries && c.MaxFrontends == o.MaxFrontends && c.TCPLingers == o.TCPLingers &&
+		c.Ping == o.Ping
 }
 
 // Families is a set of IP families.

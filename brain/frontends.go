@@ -124,6 +124,7 @@ func vipsOf(
 ) vips {
 	v := vips{frontends: buf}
 	guard := newSourceGuard(svc, admitsNode, family)
+	ping := SettingsOf(svc).Ping.or(cfg.Ping)
 	var known seen[netip.Addr]
 	add := func(kind state.FrontendKind, ips []netip.Addr) {
 		for _, ip := range ips {
@@ -135,10 +136,17 @@ func vipsOf(
 				continue
 			}
 			v.entries += frontendEntries
-			f := state.Frontend{Kind: kind, Addr: ip}
+			f := state.Frontend{Kind: kind, Addr: ip, Ping: ping}
+			if ping {
+				v.entries++
+			}
 			if kind == state.LoadBalancer && guard.restricted {
 				// One more, because it may be among its own sources on some nodes.
-				if v.entries += int64(len(guard.sources)) + 1; v.entries > most {
+				sources := int64(len(guard.sources)) + 1
+				if ping {
+					sources *= 2 // dataplanes have them once more for echo requests
+				}
+				if v.entries += sources; v.entries > most {
 					why.unroutedAddress(kind, ip, NoRoom)
 					continue
 				}

@@ -109,7 +109,7 @@ func (g *generator) input() *input {
 	if g.byte()%4 == 1 {
 		in.cfg.ExternalIPs = list(g, func() netip.Prefix { return one(g, anyPrefix) })
 	}
-	in.cfg.TCPLingers = g.bool()
+	in.cfg.TCPLingers, in.cfg.Ping = g.bool(), g.bool()
 	return in
 }
 

@@ -61,6 +61,8 @@ type Config struct {
 	// ResetConnectionsToRemovedEndpoints answers packets of established TCP connections to endpoints that have left their Service with a
 	// reset.
 	ResetConnectionsToRemovedEndpoints bool
+	// Ping makes nodes answer echo requests to the addresses of Services without the annotation switchyard.net/ping.
+	Ping bool
 	// Services bounds what Services may ask for.
 	Services Services
 	// ConfigSyncPeriod is how long a watch of the API server lasts at least. The next one goes on from where it ended, if the API server's history

@@ -127,10 +127,12 @@ const WeightAnnotation = "switchyard.net/weight"
 const (
 	// BalanceAnnotation is how new connections are shared between endpoints.
 	BalanceAnnotation = "switchyard.net/balance"
+	// PingAnnotation is whether the node answers echo requests to the addresses of the Service.
+	PingAnnotation = "switchyard.net/ping"
 )
 
 // ServiceAnnotations are the names of all annotations of Services that count, sorted.
-var ServiceAnnotations = [...]string{BalanceAnnotation}
+var ServiceAnnotations = [...]string{BalanceAnnotation, PingAnnotation}
 
 // Annotation is an annotation of a Service.
 type Annotation struct {

@@ -81,8 +81,11 @@ type KubeProxyConfiguration struct {
 	// then connect again instead of waiting for their timeouts. Endpoints that terminate and still serve keep their
 	// connections. It has no effect in `apply`; in mode ebpf, hooks leave Pods to nftables with it. See
 	// docs/operate.md#connections-to-endpoints-that-are-gone.
-	ResetConnectionsToRemovedEndpoints bool     `json:"resetConnectionsToRemovedEndpoints"`
-	Services                           Services `json:"services"`
+	ResetConnectionsToRemovedEndpoints bool `json:"resetConnectionsToRemovedEndpoints"`
+	// Answers echo requests (ping) to the addresses of Services without the annotation `switchyard.net/ping`. The answer
+	// is the node's, not an endpoint's. See docs/ping.md.
+	Ping     bool     `json:"ping"`
+	Services Services `json:"services"`
 	// How long a watch of the API server lasts at least, 5 minutes or more. It is opened again from where it ended; if
 	// the API server has gone back to an earlier state, everything is listed again
 	// (docs/operate.md#when-etcd-is-restored).

@@ -81,14 +81,9 @@ func (sk *skeleton) answerer() netip.Addr {
 	return sk.node.Addresses[i]
 }
 
-// answersPing reports whether there are rules about echo requests.
-func (sk *skeleton) answersPing() bool {
-	return sk.shape.ping[index(sk.f)].used && sk.answerer().IsValid()
-}
-
 // toPing leads echo requests to the chain that answers them. Errors of ICMP belong to a connection, and never come here.
 func (sk *skeleton) toPing() []rule {
-	if !sk.answersPing() {
+	if !sk.shape.ping[index(sk.f)].used {
 		return nil
 	}
 	protocol, echo := icmpEcho(sk.f)
@@ -106,14 +101,16 @@ func icmpEcho(f state.Family) (protocol, echo byte) {
 }
 
 // ping returns the chains that answer echo requests, or drop them. A commit may move an address from one set to another that was asked before. So all
-// are asked again before the drop. The node answers at its own addresses anyway.
+// are asked again before the drop. The node answers at its own addresses anyway. Without an address that could answer, the chains are empty.
 func (sk *skeleton) ping() []nft.Chain {
-	if !sk.answersPing() {
+	if !sk.shape.ping[index(sk.f)].used {
 		return nil
 	}
-	first := nft.Chain{Name: chainPing, Rules: append(sk.answers(common), sk.insideGoto(inside.infix()+chainPing)...)}
-	insideChain := nft.Chain{Name: inside.infix() + chainPing, Rules: sk.unanswered(inside)}
-	first.Rules = append(first.Rules, sk.unanswered(outside)...)
+	first, insideChain := nft.Chain{Name: chainPing}, nft.Chain{Name: inside.infix() + chainPing}
+	if sk.answerer().IsValid() {
+		first.Rules = slices.Concat(sk.answers(common), sk.insideGoto(insideChain.Name), sk.unanswered(outside))
+		insideChain.Rules = sk.unanswered(inside)
+	}
 	return []nft.Chain{first, insideChain}
 }
 
