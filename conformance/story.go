@@ -161,6 +161,7 @@ func commands() map[string]func(ts *testscript.TestScript, neg bool, args []stri
 		"run":             (*story).run,
 		"pause":           (*story).pause,
 		"connect":         (*story).connect,
+		"ping":            (*story).ping,
 		"open":            (*story).open,
 		"talk":            (*story).talk,
 		"close":           (*story).closeFlows,

@@ -302,9 +302,10 @@ func (b *Backend) Reconfigure(o Options) error {
 	return nil
 }
 
-// Features implements [backend.Featured]. Weights that the scheduler does not know are left to the base, and so are hashes.
+// Features implements [backend.Featured]. Weights that the scheduler does not know are left to the base, and so are hashes. Both
+// answer echo requests at the addresses that they serve.
 func (b *Backend) Features() state.Features {
-	return backend.FeaturesOf(b.base) & (state.Weights | state.Balances)
+	return backend.FeaturesOf(b.base) & (state.Weights | state.Balances | state.Ping)
 }
 
 // Apply makes IPVS and the base show u. See [backend.Backend].

@@ -60,6 +60,9 @@ func (t *tables) add(e plan.Element) {
 	if t.wanted[e]++; t.wanted[e] == 1 {
 		t.dirty[e] = true
 	}
+	if plan.IsPing(e) && !t.rules.Ping {
+		t.rules.Ping, t.ruled = true, map[state.Family]bool{} // as long as the process runs
+	}
 }
 
 func (t *tables) remove(e plan.Element) {
@@ -71,6 +74,7 @@ func (t *tables) remove(e plan.Element) {
 
 // use changes what the rules are made of.
 func (t *tables) use(r plan.Rules) {
+	r.Ping = t.rules.Ping
 	if !r.Equal(&t.rules) {
 		t.rules, t.ruled = r, map[state.Family]bool{}
 	}
@@ -117,7 +121,9 @@ func (t *tables) readTable(f state.Family) error {
 	if err != nil {
 		return err
 	}
-	chains, sets := t.rules.Chains(f), plan.Sets(f)
+	rules := t.rules
+	rules.Ping = rules.Ping || plan.AnswersPing(sk.Sets()) // of an earlier process
+	chains, sets := rules.Chains(f), rules.Sets(f)
 	if !sk.Fits(table, t.flags, sets, chains) || len(sk.Sets()) != len(sets) || len(sk.ChainNames()) != len(chains) {
 		return nil
 	}
@@ -153,7 +159,10 @@ func (t *tables) addresses() (list map[string]bool) {
 // rule gives a table that is there the rules that it should have, in one transaction.
 func (t *tables) rule(f state.Family) error {
 	var b nft.Batch
-	table, chains := plan.TableOf(f), t.rules.Chains(f)
+	table, sets, chains := plan.TableOf(f), t.rules.Sets(f), t.rules.Chains(f)
+	for i := range sets {
+		b.AddSet(table, &sets[i]) // the last one may be missing
+	}
 	for i := range chains {
 		b.FlushChain(table, chains[i].Name)
 	}
@@ -196,7 +205,7 @@ func (t *tables) make() error {
 			return fmt.Errorf("table %v: %w", table, err)
 		}
 		b.AddTableAs(table, t.flags)
-		sets, chains := plan.Sets(f), t.rules.Chains(f)
+		sets, chains := t.rules.Sets(f), t.rules.Chains(f)
 		for i := range sets {
 			b.AddSet(table, &sets[i])
 		}

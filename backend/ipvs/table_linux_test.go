@@ -89,6 +89,53 @@ func TestRulesChange(t *testing.T) {
 	}
 }
 
+// TestPingTable: the set and the rule for echo requests come with the first Service that asks, and go with no change of other rules. A table that an
+// earlier process has left with them is taken over.
+func TestPingTable(t *testing.T) {
+	n := newNode(t, Options{})
+	plain, pinged := web("web", "10.96.0.10:80/TCP", "10.244.0.1:8080"), web("web", "10.96.0.10:80/TCP", "10.244.0.1:8080")
+	pinged.Ports[0].Frontends[0].Ping = true
+	list := func() (s string) {
+		n.must(n.ns.Do(func() error {
+			conn, err := nft.Dial()
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			sk, err := conn.ReadSkeleton(plan.TableOf(state.IPv4))
+			if err != nil {
+				return err
+			}
+			var elems []nft.Elem
+			if plan.AnswersPing(sk.Sets()) {
+				elems, err = conn.Elems(plan.TableOf(state.IPv4), "ping-ips")
+			}
+			s = fmt.Sprint(len(sk.Rules("services")), " rules, ", len(elems), " addresses, set: ", plan.AnswersPing(sk.Sets()))
+			return err
+		}))
+		return s
+	}
+	for _, step := range []struct {
+		do   func()
+		want string
+	}{
+		{func() { n.full(plain) }, "5 rules, 0 addresses, set: false"},
+		{func() { n.update(pinged) }, "6 rules, 1 addresses, set: true"},
+		{func() { n.update(plain) }, "6 rules, 0 addresses, set: true"},
+		{func() { n.update(pinged) }, "6 rules, 1 addresses, set: true"},
+		{func() { n.restart(); n.full(pinged) }, "6 rules, 1 addresses, set: true"},
+		{func() { n.restart(); n.full(plain) }, "6 rules, 0 addresses, set: true"},
+	} {
+		step.do()
+		if got := list(); got != step.want {
+			t.Errorf("got %s, want %s", got, step.want)
+		}
+		if r, err := n.Verify(t.Context()); err != nil || r.Written > 0 {
+			t.Errorf("%s: Verify has written %d, %v", step.want, r.Written, err)
+		}
+	}
+}
+
 // withoutOwner leaves out the flags and the process that only some kernels have.
 func withoutOwner(list string) string {
 	var kept []string

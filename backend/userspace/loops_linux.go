@@ -14,6 +14,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/ledger"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -76,8 +77,8 @@ func (r *relay) clearProblem(name state.ServiceName) {
 	delete(r.problems, name)
 }
 
-// Features implements [backend.Featured].
-func (b *Backend) Features() state.Features { return state.Weights }
+// Features implements [backend.Featured]. The base answers echo requests.
+func (b *Backend) Features() state.Features { return state.Weights | backend.FeaturesOf(b.base)&state.Ping }
 
 // Problems returns the ports of the relay that other programs hold, and the failures of services within the last minute. It also returns
 // why connections and flows ended in that minute to make room for others. It may be called at any time.

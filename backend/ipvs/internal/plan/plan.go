@@ -33,6 +33,8 @@ type Server struct {
 	Key
 	// Masquerade is the rule for its connections.
 	Masquerade state.Masquerade
+	// Ping means that the node answers echo requests to the address. Everybody may ask, because everybody may connect.
+	Ping bool
 	// Endpoints share new connections. They are in order, as in a [state.Route], and must not be modified.
 	Endpoints []state.Endpoint
 	// Lingering are endpoints that keep the flows which they have, in order.
@@ -52,7 +54,7 @@ func has(endpoints []state.Endpoint, a netip.AddrPort) bool {
 
 // Equal reports whether two servers are the same in every field.
 func (s *Server) Equal(o *Server) bool {
-	return s.Key == o.Key && s.Masquerade == o.Masquerade && slices.Equal(s.Endpoints, o.Endpoints) && slices.Equal(s.Lingering, o.Lingering)
+	return s.Key == o.Key && s.Masquerade == o.Masquerade && s.Ping == o.Ping && slices.Equal(s.Endpoints, o.Endpoints) && slices.Equal(s.Lingering, o.Lingering)
 }
 
 // Settings are what the division depends on in addition to the record.
@@ -119,7 +121,7 @@ func (o *Settings) Divide(s *state.Service, refused func(Key) bool) *Division {
 			if len(left) == len(p.Frontends) {
 				left = slices.Clone(p.Frontends[:j])
 			}
-			d.Servers = append(d.Servers, Server{Key: k, Masquerade: t.Masquerade, Endpoints: t.Inside.Endpoints, Lingering: lingering(p, t)})
+			d.Servers = append(d.Servers, Server{Key: k, Masquerade: t.Masquerade, Ping: f.Ping, Endpoints: t.Inside.Endpoints, Lingering: lingering(p, t)})
 		}
 		if len(left) == len(p.Frontends) {
 			ports = append(ports, *p)

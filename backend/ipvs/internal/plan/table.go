@@ -35,6 +35,7 @@ const (
 	setAddresses  = "addresses"   // of all virtual servers
 	setClusterIPs = "cluster-ips" // of all Services, also the ones that the base serves
 	setHairpin    = "hairpin"     // address . the same address, of endpoints
+	setPing       = "ping-ips"    // of virtual servers at which the node answers echo requests. Only if [Rules.Ping] is set
 )
 
 // masqueradeSets are the sets of virtual servers with a masquerade rule.
@@ -72,11 +73,13 @@ type Rules struct {
 	Detector state.LocalDetector
 	// PodCIDRs are the node's.
 	PodCIDRs []netip.Prefix
+	// Ping is set if the node answers echo requests at addresses of virtual servers.
+	Ping bool
 }
 
 // Equal reports whether the rules are the same.
 func (o *Rules) Equal(p *Rules) bool {
-	return o.Mark == p.Mark && o.Detector.Equal(p.Detector) && slices.Equal(o.PodCIDRs, p.PodCIDRs)
+	return o.Mark == p.Mark && o.Ping == p.Ping && o.Detector.Equal(p.Detector) && slices.Equal(o.PodCIDRs, p.PodCIDRs)
 }
 
 // Element is an element of a set in the table of a family.
@@ -92,6 +95,12 @@ func AddressElement(a netip.Addr) Element { return addrElement(setAddresses, a) 
 
 // ClusterIPElement returns the element that a cluster IP has.
 func ClusterIPElement(a netip.Addr) Element { return addrElement(setClusterIPs, a) }
+
+// IsPing reports whether an element is for an address at which the node answers echo requests.
+func IsPing(e Element) bool { return e.Set == setPing }
+
+// AnswersPing reports whether a table has the set of addresses at which the node answers echo requests.
+func AnswersPing(sets []string) bool { return slices.Contains(sets, setPing) }
 
 // IsAddress reports whether an element is for an address of virtual servers. Its key is the address.
 func IsAddress(e Element) bool { return e.Set == setAddresses }
@@ -110,6 +119,9 @@ func (s *Server) Elements(each func(Element)) {
 	if set, ok := masqueradeSets[s.Masquerade]; ok {
 		each(Element{f, set, string(key)})
 	}
+	if s.Ping {
+		each(addrElement(setPing, s.Addr.Addr()))
+	}
 	for _, e := range s.Endpoints {
 		a := e.Addr.Addr().AsSlice()
 		each(Element{f, setHairpin, string(append(a, a...))})
@@ -117,10 +129,10 @@ func (s *Server) Elements(each func(Element)) {
 }
 
 // AddressSet returns the set of the addresses of all virtual servers.
-func AddressSet(f state.Family) nft.Set { return Sets(f)[1] }
+func AddressSet(f state.Family) nft.Set { return new(Rules).Sets(f)[1] }
 
 // Sets returns the sets of a family's table.
-func Sets(f state.Family) []nft.Set {
+func (o *Rules) Sets(f state.Family) []nft.Set {
 	addr := nft.TypeIPv4
 	if f == state.IPv6 {
 		addr = nft.TypeIPv6
@@ -132,6 +144,9 @@ func Sets(f state.Family) []nft.Set {
 	}
 	for _, m := range masqueradeOrder {
 		sets = append(sets, nft.Set{Name: masqueradeSets[m], Key: server})
+	}
+	if o.Ping {
+		sets = append(sets, nft.Set{Name: setPing, Key: []nft.Type{addr}})
 	}
 	return sets
 }
@@ -168,6 +183,12 @@ func (o *Rules) Chains(f state.Family) []nft.Chain {
 	services.Rules = append(services.Rules,
 		// nft: ip daddr . meta l4proto . th dport @servers return
 		join(r.server(setServers), one(nft.Return())),
+	)
+	if o.Ping {
+		// nft: icmp type echo-request ip daddr @ping-ips return
+		services.Rules = append(services.Rules, join(r.echo(), r.addr(dst), one(nft.InSet(nft.Reg0, setPing), nft.Return())))
+	}
+	services.Rules = append(services.Rules,
 		// A reset that answers a process of the node also passes here. It goes to the address of a server, which is the
 		// process's own address.
 		//
@@ -292,6 +313,16 @@ func (r rules) size() (size, offset uint32) {
 func (r rules) addr(s side) []nft.Expr {
 	size, offset := r.size()
 	return one(nft.Payload(nft.Reg0, nft.NetworkHeader, offset+uint32(s)*size, size))
+}
+
+// echo matches echo requests.
+func (r rules) echo() []nft.Expr {
+	protocol, echo := byte(1), byte(8) // RFC 792
+	if r.f == state.IPv6 {
+		protocol, echo = 58, 128 // RFC 4443
+	}
+	return one(nft.Meta(nft.Reg0, nft.MetaL4Proto), nft.Equal(nft.Reg0, []byte{protocol}),
+		nft.Payload(nft.Reg0, nft.TransportHeader, 0, 1), nft.Equal(nft.Reg0, []byte{echo}))
 }
 
 // pair puts the packet's source and destination into registers.
