@@ -44,3 +44,39 @@ func TestBalance(t *testing.T) {
 		}
 	}
 }
+
+// TestPing: the annotation, or else the configuration, decides for all addresses of a service, whatever its endpoints, and never for node ports.
+func TestPing(t *testing.T) {
+	for _, test := range []struct {
+		value      string
+		configured bool
+		want, bad  bool
+	}{
+		{"", false, false, false},
+		{"", true, true, false},
+		{"true", false, true, false},
+		{"false", true, false, false},
+		{"yes", false, false, true},
+		{"True", true, true, true},
+	} {
+		cfg, svc := config(), service()
+		cfg.Ping = test.configured
+		if svc.Annotations = nil; test.value != "" {
+			svc.Annotations = []model.Annotation{{Name: model.PingAnnotation, Value: test.value}}
+		}
+		svc.Type, svc.Ports[0].NodePort, svc.ClusterIPs = model.TypeLoadBalancer, 30080, addrs("10.96.0.1 fd96::1")
+		svc.LoadBalancerIPs, svc.ExternalIPs = addrs("203.0.113.1"), addrs("203.0.113.2")
+		for _, slices := range [][]*model.EndpointSlice{nil, {slice(state.IPv4, "10.1.0.1")}} {
+			for _, p := range compute(t, cfg, thisNode(), svc, slices...).Ports {
+				for _, f := range p.Frontends {
+					if want := test.want && f.Kind != state.NodePort; f.Ping != want {
+						t.Errorf("%q, configured %t: %v %v: ping %t", test.value, test.configured, f.Kind, f.Addr, f.Ping)
+					}
+				}
+			}
+		}
+		if bad := brain.BadAnnotations(cfg, svc); len(bad) > 0 != test.bad {
+			t.Errorf("%q: bad are %v", test.value, bad)
+		}
+	}
+}

@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/ledger"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
-	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -78,7 +78,9 @@ func (r *relay) clearProblem(name state.ServiceName) {
 }
 
 // Features implements [backend.Featured]. The base answers echo requests.
-func (b *Backend) Features() state.Features { return state.Weights | backend.FeaturesOf(b.base)&state.Ping }
+func (b *Backend) Features() state.Features {
+	return state.Weights | backend.FeaturesOf(b.base)&state.Ping
+}
 
 // Problems returns the ports of the relay that other programs hold, and the failures of services within the last minute. It also returns
 // why connections and flows ended in that minute to make room for others. It may be called at any time.

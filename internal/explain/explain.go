@@ -117,6 +117,7 @@ func (v *view) explain(c Connection) *Answer {
 	h, ok := v.lookup(c.Dst, c.Protocol)
 	if !ok {
 		v.stray(a, c)
+		v.ping(a, c)
 		return a
 	}
 	a.Service = h.service.Name.String()
@@ -137,8 +138,37 @@ func (v *view) explain(c Connection) *Answer {
 	} else {
 		v.route(a, c, h, why)
 	}
+	v.ping(a, c)
 	v.findings(a, why)
 	return a
+}
+
+// ping fills in whether the node answers echo requests of the client to the address, if a Service there asks for it.
+func (v *view) ping(a *Answer, c Connection) {
+	asked, answered := false, false
+	for s := range v.services.Services() {
+		for p, f := range s.Frontends() {
+			if !f.Ping || f.Addr != c.Dst.Addr() {
+				continue
+			}
+			asked = true
+			traffic := &p.External
+			if f.Kind == state.ClusterIP {
+				traffic = &p.Internal
+			}
+			route := &traffic.Outside
+			if c.Class != Outside {
+				route = &traffic.Inside
+			}
+			answered = answered || route.Verdict == state.Forward && (!f.Restricted || admits(f.Sources, c.Src))
+		}
+	}
+	switch {
+	case answered:
+		a.policy(model.PingAnnotation, "true", fmt.Sprintf("the node, not an endpoint, answers echo requests of the client to %v", c.Dst.Addr()))
+	case asked:
+		a.policy(model.PingAnnotation, "true", fmt.Sprintf("echo requests of the client to %v get no answer: no port there forwards its connections", c.Dst.Addr()))
+	}
 }
 
 // route fills in what happens at a frontend that lets the client in.

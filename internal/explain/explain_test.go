@@ -110,6 +110,56 @@ func TestBalance(t *testing.T) {
 	}
 }
 
+// TestPing: the answer says whether the node answers echo requests of the client, at any port of the address.
+func TestPing(t *testing.T) {
+	const answers, silent = "the node, not an endpoint, answers echo requests of the client to 203.0.113.1", "echo requests of the client to 203.0.113.1 get no answer: no port there forwards its connections"
+	for _, tt := range []struct {
+		name, annotation string
+		configured       bool
+		src              string
+		endpoints, port  int
+		want             string
+	}{
+		{"admitted", "true", false, "198.51.100.7", 1, 80, answers},
+		{"admitted, at another port", "true", false, "198.51.100.7", 1, 81, answers},
+		{"by the configuration", "", true, "198.51.100.7", 1, 80, answers},
+		{"not admitted", "true", false, "198.51.101.7", 1, 80, silent},
+		{"without endpoints", "true", false, "198.51.100.7", 0, 80, silent},
+		{"not asked", "", false, "198.51.100.7", 1, 80, ""},
+		{"asked not to", "false", true, "198.51.100.7", 1, 80, ""},
+		{"a bad value", "yes", false, "198.51.100.7", 1, 80, ""},
+	} {
+		svc := &model.Service{
+			Name: state.ServiceName{Namespace: "ns", Name: "svc"}, Type: model.TypeLoadBalancer, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
+			LoadBalancerIPs: []netip.Addr{netip.MustParseAddr("203.0.113.1")}, SourceRanges: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")},
+			Ports: []model.ServicePort{{Protocol: state.TCP, Port: 80}},
+		}
+		if tt.annotation != "" {
+			svc.Annotations = []model.Annotation{{Name: model.PingAnnotation, Value: tt.annotation}}
+		}
+		slice := &model.EndpointSlice{Namespace: "ns", Name: "svc-1", Service: "svc", Family: state.IPv4, Ports: []model.EndpointPort{{Protocol: state.TCP, Port: 8080}}}
+		for range tt.endpoints {
+			slice.Endpoints = append(slice.Endpoints, model.Endpoint{Addr: netip.MustParseAddr("10.244.1.20"), Ready: true, Serving: true})
+		}
+		s := store.New(store.Options{Brain: brain.Config{NodeName: "n1", Ping: tt.configured}})
+		sink := s.Source("test")
+		sink.Update([]model.Object{svc, slice}, nil)
+		sink.Complete()
+		a := New(Options{Store: s}).Explain(Connection{
+			Class: Outside, Src: netip.MustParseAddr(tt.src), Dst: netip.AddrPortFrom(netip.MustParseAddr("203.0.113.1"), uint16(tt.port)), Protocol: state.TCP,
+		})
+		got := ""
+		for _, p := range a.Policies {
+			if p.Name == model.PingAnnotation {
+				got += p.Text
+			}
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
 // TestManyEndpoints: items that users can create in any number are counted, unless all are requested.
 func TestManyEndpoints(t *testing.T) {
 	a := &Answer{Verdict: Forwarded}

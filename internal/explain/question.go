@@ -69,7 +69,8 @@ func parseProtocol(text string) (state.Protocol, error) {
 			return p, nil
 		}
 	}
-	return 0, fmt.Errorf("%q is none of tcp, udp and sctp: Services have ports of TCP, UDP and SCTP, and answer no ping", text)
+	return 0, fmt.Errorf("%q is none of tcp, udp and sctp: Services have ports of TCP, UDP and SCTP; "+
+		"for ping, ask about one of them: the answer says whether the node answers echo requests to its address", text)
 }
 
 // meantFrom suggests which client is probably meant.

@@ -41,7 +41,7 @@ func TestQuestionsAreRead(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"": "is not svc/", "svc/": "is not NAMESPACE/NAME", "svc/db:": "no port behind it", "svc/db:0": "no port behind it", "10.0.0.1": "with the port", "10.0.0.1:0": "with the port",
-		"10.0.0.1:80/icmp": "answer no ping", "svc/db:80/quic": "is none of tcp", "fd00::1:80": "with the port", "[fd00::1]": "with the port", "[fe80::1%eth0]:80": "with the port",
+		"10.0.0.1:80/icmp": "for ping, ask about one of them", "svc/db:80/quic": "is none of tcp", "fd00::1:80": "with the port", "[fd00::1]": "with the port", "[fe80::1%eth0]:80": "with the port",
 		"db:": "no port behind it", "db.shop:": "no port behind it", "shop/db/web": "is not svc/", "shop/": "is not svc/", "/db": "is not svc/", "-db": "is not svc/",
 		"db..shop": "is not svc/", "10.0.0.300:80": "with the port", "10.0.0": "with the port", "80": "with the port", strings.Repeat("a", 64): "is not svc/",
 		"www.example.com": "resolve it, and give the address", "https://www.example.com/": "resolve it, and give the address",
