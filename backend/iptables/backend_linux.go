@@ -189,6 +189,11 @@ func (b *Backend) settings(n *state.Node) *rules.Settings {
 		MasqueradeMark: 1 << defaultMasqueradeBit, MaxAffinityClients: defaultMaxAffinityClients, Counters: b.o.Counters, UpstreamMark: b.o.UpstreamMark,
 		DropInvalid: !b.isLiberal(),
 	}
+	for _, f := range families {
+		if i := slices.IndexFunc(n.Addresses, func(a netip.Addr) bool { return state.FamilyOf(a) == f }); i >= 0 {
+			s.Answerers = append(s.Answerers, n.Addresses[i])
+		}
+	}
 	if n.LocalDetector != nil {
 		s.Detector = *n.LocalDetector
 	}
@@ -222,7 +227,7 @@ func (b *Backend) nodePorts(n *state.Node) []netip.Addr {
 }
 
 // Features implements [backend.Featured].
-func (b *Backend) Features() state.Features { return state.Weights }
+func (b *Backend) Features() state.Features { return state.Weights | state.Ping }
 
 // Apply makes the tables show u. See [backend.Backend].
 func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {

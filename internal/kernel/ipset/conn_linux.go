@@ -204,16 +204,24 @@ func (c *Conn) change(cmd int, s Set, elements []Element) error {
 // attr encodes an element.
 func (s Set) attr(e Element) *nl.RtAttr {
 	data := nl.NewRtAttr(nl.IPSET_ATTR_DATA|unix.NLA_F_NESTED, nil)
-	data.AddChild(addrAttr(nl.IPSET_ATTR_IP, e.Prefix.Addr()))
+	first := e.Prefix.Addr()
+	if s.Type == IPPortNet {
+		first = e.Second
+	}
+	data.AddChild(addrAttr(nl.IPSET_ATTR_IP, first))
 	if s.Type == Net || s.Type == NetPort {
 		data.AddChild(nl.NewRtAttr(nl.IPSET_ATTR_CIDR, nl.Uint8Attr(uint8(e.Prefix.Bits()))))
 	}
-	if s.Type == IPPort || s.Type == NetPort || s.Type == IPPortIP {
+	if s.Type == IPPort || s.Type == NetPort || s.Type == IPPortIP || s.Type == IPPortNet {
 		data.AddChild(nl.NewRtAttr(nl.IPSET_ATTR_PROTO, nl.Uint8Attr(uint8(e.Protocol))))
 		data.AddChild(nl.NewRtAttr(nl.IPSET_ATTR_PORT|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint16(nil, e.Port)))
 	}
 	if s.Type == IPPortIP {
 		data.AddChild(addrAttr(nl.IPSET_ATTR_IP2, e.Second))
+	}
+	if s.Type == IPPortNet {
+		data.AddChild(addrAttr(nl.IPSET_ATTR_IP2, e.Prefix.Addr()))
+		data.AddChild(nl.NewRtAttr(nl.IPSET_ATTR_CIDR2, nl.Uint8Attr(uint8(e.Prefix.Bits()))))
 	}
 	if s.Counters {
 		// The kernel may put an element where another one was, with what that has counted.
@@ -331,13 +339,16 @@ func (s Set) element(data []byte) Element {
 			addr = addrOf(value)
 		case nl.IPSET_ATTR_IP2:
 			e.Second = addrOf(value)
-		case nl.IPSET_ATTR_CIDR:
+		case nl.IPSET_ATTR_CIDR, nl.IPSET_ATTR_CIDR2:
 			bits = int(value[0])
 		case nl.IPSET_ATTR_PROTO:
 			e.Protocol = state.Protocol(value[0])
 		case nl.IPSET_ATTR_PORT:
 			e.Port = binary.BigEndian.Uint16(value)
 		}
+	}
+	if s.Type == IPPortNet {
+		addr, e.Second = e.Second, addr
 	}
 	if bits < 0 {
 		bits = addr.BitLen()

@@ -50,6 +50,12 @@ func elements(set ipset.Set, n int) []ipset.Element {
 			e.Protocol, e.Port = state.SCTP, uint16(i+1)
 		case ipset.IPPortIP:
 			e.Protocol, e.Port, e.Second = state.TCP, 80, addr
+		case ipset.IPPortNet:
+			e.Prefix, _ = addr.Prefix(addr.BitLen() - i%4)
+			e.Protocol, e.Port, e.Second = 1, 8<<8, addr // echo requests
+			if addr.Is6() {
+				e.Protocol, e.Port = 58, 128<<8
+			}
 		}
 		list = append(list, e)
 		for range 8 {
@@ -63,7 +69,7 @@ func elements(set ipset.Set, n int) []ipset.Element {
 func TestEveryTypeInBothFamilies(t *testing.T) {
 	c := open(t)
 	for _, f := range []state.Family{state.IPv4, state.IPv6} {
-		for _, kind := range []ipset.Type{ipset.IP, ipset.Net, ipset.IPPort, ipset.NetPort, ipset.IPPortIP} {
+		for _, kind := range []ipset.Type{ipset.IP, ipset.Net, ipset.IPPort, ipset.NetPort, ipset.IPPortIP, ipset.IPPortNet} {
 			set := ipset.Set{Name: "T-" + string(kind) + f.String(), Type: kind, Family: f, MaxElements: 5000}
 			if err := c.Create(set); err != nil {
 				t.Fatal(err)

@@ -36,6 +36,8 @@ const (
 	NetPort Type = "hash:net,port"
 	// IPPortIP has an address, a protocol, a port and a second address.
 	IPPortIP Type = "hash:ip,port,ip"
+	// IPPortNet has an address, a protocol and a port, and a prefix of other addresses, not of length 0.
+	IPPortNet Type = "hash:ip,port,net"
 )
 
 // MaxName is how long the name of a set may be.
@@ -68,8 +70,9 @@ type Element struct {
 	// Prefix holds the address, with all of its bits where the type has no prefixes.
 	Prefix   netip.Prefix
 	Protocol state.Protocol
-	Port     uint16
-	// Second is the second address of [IPPortIP].
+	// Port is the type and the code where Protocol is ICMP.
+	Port uint16
+	// Second is the second address of [IPPortIP], and the first one of [IPPortNet].
 	Second netip.Addr
 }
 

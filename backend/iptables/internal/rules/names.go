@@ -37,6 +37,9 @@ const (
 	chainInvalid       = Prefix + "INVALID"
 
 	chainLoopback = Prefix + "LOOPBACK"
+
+	chainPing       = Prefix + "PING" // if an address answers echo requests
+	chainPingInside = Prefix + "PING-INSIDE"
 )
 
 // The roots of the trees of frontends. The chains further down have the bits that they are about as a suffix.

@@ -18,6 +18,8 @@ type part struct {
 	sets     []ownSet
 	elements []element
 	leaves   []leaf
+	// pings is set if addresses answer echo requests.
+	pings bool
 }
 
 // ownSet is a set of a Service. A set of source ranges is named by its content, so that Services can share it.
@@ -138,6 +140,9 @@ func (p *port) frontend(f *state.Frontend, to targets) {
 	}
 	if f.Kind == state.ClusterIP {
 		p.part.elements = append(p.part.elements, element{setName(p.f, setClusterIPs), ipset.Addr(f.Addr)})
+	}
+	if f.Ping && f.Kind != state.NodePort {
+		p.ping(f)
 	}
 	matches = rule(matches, fmt.Sprintf("-p %s -m %s --dport %d", p.protocol(), p.protocol(), f.Port))
 	if f.Restricted {

@@ -31,13 +31,16 @@ type Settings struct {
 	// DropInvalid keeps packets of endpoints that connection tracking takes for invalid from being forwarded. It does not translate them, so that
 	// clients would get them from an address to which they have no connection, and answer with a reset.
 	DropInvalid bool
+	// Answerers are the addresses of this node that answer echo requests, at most one of each family.
+	Answerers []netip.Addr
 }
 
 // Equal reports whether two settings are the same.
 func (s *Settings) Equal(o *Settings) bool {
 	return s.Detector.Equal(o.Detector) && slices.Equal(s.PodCIDRs, o.PodCIDRs) && slices.Equal(s.ServiceCIDRs, o.ServiceCIDRs) &&
 		slices.Equal(s.NodePorts, o.NodePorts) && s.MasqueradeMark == o.MasqueradeMark && s.MaxAffinityClients == o.MaxAffinityClients &&
-		s.Counters == o.Counters && s.UpstreamMark == o.UpstreamMark && s.DropInvalid == o.DropInvalid
+		s.Counters == o.Counters && s.UpstreamMark == o.UpstreamMark && s.DropInvalid == o.DropInvalid &&
+		slices.Equal(s.Answerers, o.Answerers)
 }
 
 // Check returns what of the settings no rule can say.
@@ -123,8 +126,8 @@ func sharedSets(f state.Family) []ipset.Set {
 	return append(sets, invalidSet(f))
 }
 
-// fixedChains returns the chains that are there without any Service.
-func (s *Settings) fixedChains(f state.Family) map[ChainID]string {
+// fixedChains returns the chains that do not depend on single Services. pings is set if addresses answer echo requests.
+func (s *Settings) fixedChains(f state.Family, pings bool) map[ChainID]string {
 	match := func(name, dimensions string) string {
 		return "-m set --match-set " + setName(f, name) + " " + dimensions
 	}
@@ -143,8 +146,11 @@ func (s *Settings) fixedChains(f state.Family) map[ChainID]string {
 		"-m conntrack --ctstate DNAT -j RETURN",
 		toFrontend + " -g " + chainGuard,
 		toNodePort + " -g " + chainGuardNodePort,
-		match(setClusterIPs, "dst") + " " + toOthers + " -g " + chainReject,
 	}
+	if pings {
+		strays = append(strays, rule(echoRequest(f), match(setPingDrop, "dst,dst"), toOthers, "-j DROP"))
+	}
+	strays = append(strays, match(setClusterIPs, "dst")+" "+toOthers+" -g "+chainReject)
 	for _, p := range s.ServiceCIDRs {
 		if state.FamilyOf(p.Addr()) == f {
 			strays = append(strays, rule(matchPrefix("-d", p), toOthers, "-j DROP"))
@@ -176,6 +182,11 @@ func (s *Settings) fixedChains(f state.Family) map[ChainID]string {
 		chains[ChainID{Filter, chainGuardNodePort}] = []string{"-j " + rootRejectNodePorts, count(setPortDropCounts), "-j DROP"}
 		chains[reject] = append([]string{count(setRejectCounts),
 			rule("-m set ! --match-set "+setName(f, setFrontends)+" dst,dst", match(setNodeAddresses, "dst"), count(setPortRejectCounts))}, chains[reject]...)
+	}
+	if pings {
+		services := ChainID{NAT, chainServices}
+		chains[services] = append(chains[services], echoRequest(f)+" -g "+chainPing)
+		chains[ChainID{NAT, chainPing}], chains[ChainID{NAT, chainPingInside}] = s.pingRules(f)
 	}
 	if s.DropInvalid {
 		// Only what comes from an endpoint would have been translated. Of connections that pass this node in one direction only, every packet is invalid.

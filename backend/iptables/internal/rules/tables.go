@@ -29,6 +29,8 @@ type Tables struct {
 	sets   map[string]*set
 	// rules counts those that are desired.
 	rules map[Table]int
+	// pings is how many Services have addresses that answer echo requests.
+	pings int
 
 	held heldTables
 	// doubtful are the chains and sets whose desired and held contents may differ. If all is set, they all may differ.
@@ -106,6 +108,7 @@ func (t *Tables) Configure(s *Settings) {
 	services := maps.Clone(t.services)
 	same := *s
 	same.ServiceCIDRs, same.NodePorts, same.DropInvalid = t.settings.ServiceCIDRs, t.settings.NodePorts, t.settings.DropInvalid
+	same.Answerers = t.settings.Answerers
 	rerender := !same.Equal(t.settings) // else no Service's rules depend on what differs
 	if rerender {
 		for _, svc := range services {
@@ -128,7 +131,7 @@ func (t *Tables) Configure(s *Settings) {
 
 // fixed adds or removes the content that does not depend on Services.
 func (t *Tables) fixed(s *Settings, n int) {
-	for id, content := range s.fixedChains(t.family) {
+	for id, content := range s.fixedChains(t.family, t.pings > 0) {
 		t.setChain(id, content, n > 0)
 	}
 	for _, half := range halves(t.family) {
@@ -179,11 +182,13 @@ func (t *Tables) remove(svc *state.Service) {
 	for _, l := range p.leaves {
 		t.trees[l.tree].delete(l.key)
 	}
+	t.countPings(p, -1)
 }
 
 func (t *Tables) add(svc *state.Service) {
 	t.services[svc.Name] = svc
 	p := t.settings.render(svc, t.family)
+	t.countPings(p, 1)
 	for id, content := range p.chains {
 		t.setChain(id, content, true)
 	}
