@@ -38,6 +38,8 @@ type Backend struct {
 	watcher *watcher
 
 	inspector inspector
+	// features are the features of records that it can program.
+	features state.Features
 
 	// node is the node of the last update, nil before the first.
 	node *state.Node
@@ -108,6 +110,12 @@ func (b *Backend) open(ctx context.Context) (err error) {
 	b.sets = conn
 	if err := conn.Check(); err != nil {
 		return err
+	}
+	b.features = state.Weights
+	if err := conn.Has(ipset.IPPortNet); err == nil {
+		b.features |= state.Ping
+	} else {
+		b.log.Info("addresses of Services cannot answer echo requests", "error", err)
 	}
 	if conn, err = ipset.Open(); err != nil {
 		return err
@@ -227,7 +235,7 @@ func (b *Backend) nodePorts(n *state.Node) []netip.Addr {
 }
 
 // Features implements [backend.Featured].
-func (b *Backend) Features() state.Features { return state.Weights | state.Ping }
+func (b *Backend) Features() state.Features { return b.features }
 
 // Apply makes the tables show u. See [backend.Backend].
 func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {

@@ -108,6 +108,7 @@ func everything() []*state.Service {
 		recordtest.EveryKind("every", 1, 5, 0),
 		recordtest.EveryKind("every-sticky", 2, 20, time.Hour),
 		recordtest.EveryKind("every-nobody", 3, 0, 0),
+		recordtest.Pinged(recordtest.EveryKind("every-pinged", 6, 2, 0)),
 		recordtest.DualStack("nobody", 4, 0, 0),
 		recordtest.DualStack("crowd", 5, 300, 0),
 	}

@@ -168,6 +168,17 @@ func EveryKind(name string, n, endpoints int, sticky time.Duration) *state.Servi
 	return s
 }
 
+// Pinged makes all addresses of a service that nobody else has yet answer echo requests, and returns the service.
+func Pinged(s *state.Service) *state.Service {
+	for i := range s.Ports {
+		for j := range s.Ports[i].Frontends {
+			f := &s.Ports[i].Frontends[j]
+			f.Ping = f.Kind != state.NodePort
+		}
+	}
+	return s
+}
+
 // Restricted is a service that has a load balancer with these sources for each of its ports, and affinity.
 func Restricted(name string, sources ...[]netip.Prefix) *state.Service {
 	var ports []state.Port

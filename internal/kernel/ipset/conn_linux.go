@@ -31,13 +31,21 @@ func Open() (*Conn, error) {
 	return &Conn{socket: s, sockets: map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: {Socket: s}}, revisions: map[Type]uint8{}}, nil
 }
 
-// Check returns nil if the kernel has sets of all types. It may load modules for them.
+// Check returns nil if the kernel has sets of all types but [IPPortNet]. It may load modules for them.
 func (c *Conn) Check() error {
 	for _, t := range []Type{IP, Net, IPPort, NetPort, IPPortIP} {
-		if _, err := c.revision(t); err != nil {
-			return fmt.Errorf("sets of type %s: %w; they need the kernel modules ip_set and ip_set_%s, which a container cannot load: load "+
-				"them on the node", t, err, strings.NewReplacer(":", "_", ",", "").Replace(string(t)))
+		if err := c.Has(t); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// Has returns nil if the kernel has sets of a type, and otherwise why not. It may load a module for them.
+func (c *Conn) Has(t Type) error {
+	if _, err := c.revision(t); err != nil {
+		return fmt.Errorf("sets of type %s: %w; they need the kernel modules ip_set and ip_set_%s, which a container cannot load: load "+
+			"them on the node", t, err, strings.NewReplacer(":", "_", ",", "").Replace(string(t)))
 	}
 	return nil
 }

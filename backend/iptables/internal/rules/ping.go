@@ -34,15 +34,15 @@ func pingSets(f state.Family) (sets []ipset.Set) {
 	return sets
 }
 
-// echoRequest returns what matches echo requests (RFC 792, RFC 4443).
-func echoRequest(f state.Family) string {
+// icmp returns what matches packets of ICMP. The sets distinguish echo requests.
+func icmp(f state.Family) string {
 	if f == state.IPv6 {
-		return "-p ipv6-icmp -m icmp6 --icmpv6-type 128"
+		return "-p ipv6-icmp"
 	}
-	return "-p icmp -m icmp --icmp-type 8"
+	return "-p icmp"
 }
 
-// pingElement returns the element of an address.
+// pingElement returns the element of an address (RFC 792, RFC 4443).
 func pingElement(a netip.Addr) ipset.Element {
 	e := ipset.Element{Prefix: ipset.Addr(a).Prefix, Protocol: 1, Port: 8 << 8}
 	if a.Is6() {

@@ -201,6 +201,9 @@ func TestChangesEndLikeAFreshStart(t *testing.T) {
 				default:
 					svc = recordtest.DualStack(name, n, rng.IntN(30), time.Duration(rng.IntN(2))*time.Hour)
 				}
+				if rng.IntN(20) == 0 { // so that there is none at times
+					recordtest.Pinged(svc)
+				}
 				next[svc.Name], current[svc.Name] = svc, svc
 				if len(svc.Ports) == 0 {
 					next[svc.Name] = nil
@@ -211,7 +214,7 @@ func TestChangesEndLikeAFreshStart(t *testing.T) {
 				changed := *tables.Settings()
 				changed.Detector.NodeCIDR = !changed.Detector.NodeCIDR
 				changed.PodCIDRs = recordtest.Node().PodCIDRs
-				changed.NodePorts = recordtest.Node().Addresses[:rng.IntN(3)]
+				changed.NodePorts, changed.Answerers = recordtest.Node().Addresses[:rng.IntN(3)], recordtest.Node().Addresses[:rng.IntN(3)]
 				tables.Configure(&changed)
 			}
 			tables.Change(next)

@@ -148,7 +148,7 @@ func (s *Settings) fixedChains(f state.Family, pings bool) map[ChainID]string {
 		toNodePort + " -g " + chainGuardNodePort,
 	}
 	if pings {
-		strays = append(strays, rule(echoRequest(f), match(setPingDrop, "dst,dst"), toOthers, "-j DROP"))
+		strays = append(strays, rule(icmp(f), match(setPingDrop, "dst,dst"), toOthers, "-j DROP"))
 	}
 	strays = append(strays, match(setClusterIPs, "dst")+" "+toOthers+" -g "+chainReject)
 	for _, p := range s.ServiceCIDRs {
@@ -185,7 +185,7 @@ func (s *Settings) fixedChains(f state.Family, pings bool) map[ChainID]string {
 	}
 	if pings {
 		services := ChainID{NAT, chainServices}
-		chains[services] = append(chains[services], echoRequest(f)+" -g "+chainPing)
+		chains[services] = append(chains[services], icmp(f)+" -g "+chainPing)
 		chains[ChainID{NAT, chainPing}], chains[ChainID{NAT, chainPingInside}] = s.pingRules(f)
 	}
 	if s.DropInvalid {
