@@ -52,6 +52,8 @@ func BenchmarkFirstPacket(b *testing.B) {
 	one, five := forward(endpointsOf(state.IPv4, 1, 1)), forward(endpointsOf(state.IPv4, 1, 5))
 	weighted, refusing := balanced("weighted", 2, state.Random, routeTo(0, 1, 255)), balanced("refusing", 3, state.Random, routeTo(20, 80))
 	hashed := balanced("hashed", 4, state.HashClient, five)
+	pinged := balanced("pinged", 5, state.Random, five)
+	pinged.Ports[0].Frontends[0].Ping = true
 	three := []netip.Prefix{prefix("192.0.2.0/24"), prefix("198.18.0.0/15"), prefix("203.0.113.7/32")}
 	for _, c := range []struct {
 		name      string
@@ -64,6 +66,7 @@ func BenchmarkFirstPacket(b *testing.B) {
 		{"plain and weighted", []*state.Service{service(0), weighted}, false},
 		{"one endpoint and weighted", []*state.Service{measured(state.Random, one), weighted}, false},
 		{"one endpoint and refusing", []*state.Service{measured(state.Random, one), refusing}, false},
+		{"plain and pinged", []*state.Service{service(0), pinged}, false},
 		{"plain and hashed", []*state.Service{service(0), hashed}, false},
 		{"weights", []*state.Service{measured(state.Random, routeTo(0, 80, 15, 4, 3, 2))}, false},
 		{"hashed by client", []*state.Service{measured(state.HashClient, five)}, true},

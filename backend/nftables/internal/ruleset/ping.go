@@ -114,7 +114,7 @@ func (sk *skeleton) ping() []nft.Chain {
 	return []nft.Chain{first, insideChain}
 }
 
-// unanswered returns the rules that are asked after those of the common view.
+// unanswered returns the rules after the first rules of the common view.
 func (sk *skeleton) unanswered(v view) []rule {
 	again := sk.answers(v)
 	// nft: ip daddr @ping-drop-ips fib daddr type != local drop
