@@ -11,8 +11,8 @@ import (
 // Addresses that answer echo requests of ICMP. An address answers a client if one of its frontends with [state.Frontend.Ping] admits the client and
 // forwards its connections. Frontends of several Services have elements in common. The protocol and the port of an element are ICMP and the type.
 
-// The sets of addresses that answer. For all clients, for those inside, and for those outside, one has addresses that answer everybody, and the
-// other one addresses with the clients that they answer. They exist only if there is such an address.
+// The sets of addresses that answer. There are two for all clients, two for clients inside, and two for clients outside. The first one has addresses
+// that answer everybody. The second one has addresses with the clients that they answer. All of them exist only if there is such an address.
 const (
 	setPing               = "PING"
 	setPingAllowed        = "PING-ALLOWED"
