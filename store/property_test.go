@@ -98,6 +98,8 @@ func TestReconfigure(t *testing.T) {
 		{brain.Config{MasqueradeAll: true, NodeName: "other"}, false},
 		{brain.Config{}, true},
 		{brain.Config{MasqueradeAll: true}, true},
+		{brain.Config{MasqueradeAll: true, Ping: true}, true},
+		{brain.Config{MasqueradeAll: true}, true},
 	} {
 		before := s.Snapshot().Revision()
 		s.Reconfigure(step.c, Budgets{})
@@ -106,6 +108,9 @@ func TestReconfigure(t *testing.T) {
 		}
 		if masqueraded() != step.c.MasqueradeAll {
 			t.Errorf("%+v: masqueraded is %v", step.c, masqueraded())
+		}
+		if f := s.Snapshot().Get(state.ServiceName{Namespace: "ns", Name: "a"}).Ports[0].Frontends[0]; f.Ping != step.c.Ping {
+			t.Errorf("%+v: answers echo requests: %v", step.c, f.Ping)
 		}
 		if !step.changed {
 			continue
