@@ -133,6 +133,9 @@ func (w *world) want(o *Settings, c *connection, got outcome, remembered netip.A
 				}
 				masked := t.Masquerade == state.MasqueradeAlways || t.Masquerade == state.MasqueradeUnlessPod && !isPod ||
 					t.Masquerade == state.MasqueradeNode && isNode
+				if got == (outcome{verdict: "rejected"}) && refuses(p, r, c) {
+					return true
+				}
 				return wantRoute(p, r, got, remembered, masked || got.endpoint.Addr() == c.src)
 			}
 		}
@@ -159,7 +162,33 @@ func wantRoute(p *state.Port, r *state.Route, got outcome, remembered netip.Addr
 	if p.Affinity > 0 && has(remembered) && got.endpoint != remembered {
 		return false
 	}
-	return got.verdict == "to" && has(got.endpoint) && got.masked == masked || r.Refused > 0 && got == outcome{verdict: "rejected"}
+	return got.verdict == "to" && has(got.endpoint) && got.masked == masked
+}
+
+// refuses reports whether a connection may be in the share that a route refuses. A route that is hashed always refuses the same ones.
+func refuses(p *state.Port, r *state.Route, c *connection) bool {
+	if r.Refused == 0 || !isHashed(p, r) {
+		return r.Refused > 0
+	}
+	table := consistent.Table(r)
+	return table[consistenttest.Slot(c.src, hashedPort(p), len(table))] == consistent.Refused
+}
+
+// hashedPort is the source port of the interpreter's packets if it counts in hashes, and else 0.
+func hashedPort(p *state.Port) uint16 {
+	if p.Balance == state.HashConnection {
+		return 40000
+	}
+	return 0
+}
+
+// refusesShare reports whether some connections to the destination are refused.
+func (w *world) refusesShare() bool {
+	if w.service == nil {
+		return false
+	}
+	routes := w.service.Ports[0].Routes()
+	return slices.ContainsFunc(routes[:], func(r *state.Route) bool { return r.Refused > 0 })
 }
 
 // atomicStates are records of one service that commits change between.
@@ -214,13 +243,37 @@ func atomicStates() map[string]*state.Service {
 		"1-3 sticky 3-4":      service(sticky, internal(1, 3), local(eps(1, 3), eps(3, 2))),
 		"1-3 weighted":        service(0, internalTo(weightedRoute(0, 3, 1, 1)), clusterTo(weightedRoute(0, 3, 1, 1))),
 		"1-3 reweighted":      service(0, internalTo(weightedRoute(0, 1, 1, 18)), local(weightedRoute(0, 1, 1, 18), weightedRoute(0, 5))),
-		"1-3 refusing":        service(0, internalTo(weightedRoute(5, 3, 1, 1)), clusterTo(weightedRoute(5, 3, 1, 1))),
+		"1-3 finer":           service(0, internalTo(weightedRoute(0, 1, 1, 200)), clusterTo(weightedRoute(0, 1, 1, 200))),
+		"1-3 refusing":        service(0, internalTo(weightedRoute(8, 4, 2, 2)), clusterTo(weightedRoute(8, 4, 2, 2))),
 		"1 refusing most":     service(0, internalTo(weightedRoute(500, 1)), local(weightedRoute(500, 1), weightedRoute(5, 5, 3))),
 		"1-3 sticky refusing": service(sticky, internalTo(weightedRoute(5, 3, 1, 1)), clusterTo(weightedRoute(5, 3, 1, 1))),
 		"1-3 hashed":          hashed(state.HashClient, service(0, internal(1, 3), cluster(1, 3))),
+		"1-4 hashed":          hashed(state.HashClient, service(0, internal(1, 4), cluster(1, 4))),
 		"2-5 hashed by port":  hashed(state.HashConnection, service(0, internal(2, 4), local(eps(2, 4), eps(1, 2)))),
 		"1-3 hashed refusing": hashed(state.HashClient, service(0, internalTo(weightedRoute(5, 3, 1, 1)), clusterTo(weightedRoute(5, 3, 1, 1)))),
 		"1-3 sticky none":     service(sticky, to(state.MasqueradeUnlessPod, drop, drop), local(eps(1, 3), none)),
+	}
+}
+
+// TestAtomicStates: the states have a way of each kind to get an endpoint, which a commit can change to any other.
+func TestAtomicStates(t *testing.T) {
+	in := func(k kind, arg uint32) setID { return setID{space: service, kind: k, arg: arg} }
+	want := []setID{
+		in(endpoints, 3), in(endpoints, 24), in(sticky, 0), in(shares, 64), in(shares, 256), in(hashClients, 251), in(hashClients, 1021),
+		in(hashConnections, 1021), in(hashRefuses, 0),
+	}
+	refusing := []setID{in(shares, 64), in(shares, 256), {space: service, view: inside, kind: shares, arg: 256}}
+	base := newWorld(testSettings(state.IPv4))
+	for _, s := range atomicStates() {
+		w := base.changedTo(testSettings(state.IPv4), s)
+		has := func(id setID) bool { return len(w.contents[id.name()]) > 0 }
+		want = slices.DeleteFunc(want, has)
+		if s != nil && s.Ports[0].External.Inside.Refused > 0 {
+			refusing = slices.DeleteFunc(refusing, has)
+		}
+	}
+	if len(want) > 0 || len(refusing) > 0 {
+		t.Errorf("no state has elements in %+v, and none that refuses a share in %+v", want, refusing)
 	}
 }
 
@@ -333,11 +386,7 @@ func TestHashedClients(t *testing.T) {
 		for i := range 200 {
 			c := connection{"hashed", netip.AddrFrom4([4]byte{10, 244, 7, byte(i)}), netip.MustParseAddrPort("10.96.0.1:80")}
 			r := &p.Internal.Inside
-			var port uint16
-			if p.Balance == state.HashConnection {
-				port = 40000 // of the interpreter
-			}
-			at := consistent.Table(r)[consistenttest.Slot(c.src, port, consistent.SizeFor(len(r.Endpoints)))]
+			at := consistent.Table(r)[consistenttest.Slot(c.src, hashedPort(p), consistent.SizeFor(len(r.Endpoints)))]
 			want := outcome{verdict: "rejected"}
 			if at != consistent.Refused {
 				want = outcome{"to", r.Endpoints[at].Addr, false}
@@ -377,6 +426,10 @@ func TestCommitBetweenLookups(t *testing.T) {
 							got := in.run()
 							more = in.lookups > at
 							if before.want(o, &c, got, remembered) || after.want(o, &c, got, remembered) {
+								continue
+							}
+							// ADR 45: a packet that finds no slot is refused if its frontend still refuses a share.
+							if got == (outcome{verdict: "rejected"}) && after.refusesShare() {
 								continue
 							}
 							// ADR 6: an endpoint's connection to itself through a service that it has just left.
