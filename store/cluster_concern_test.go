@@ -223,7 +223,7 @@ func TestViewpointsWithoutEffectShareTheRecord(t *testing.T) {
 	}
 }
 
-// TestNodesOfChanged: an address that occurs twice in a slice hides nothing.
+// TestNodesOfChanged: an address that occurs twice in a slice hides nothing. A weight is that of all endpoints of its slice.
 func TestNodesOfChanged(t *testing.T) {
 	slice := func(nodes ...string) []*model.EndpointSlice {
 		s := &model.EndpointSlice{Name: "s"}
@@ -234,6 +234,11 @@ func TestNodesOfChanged(t *testing.T) {
 	}
 	if got := nodesOfChanged(slice("a", "b"), slice("b")); !got["a"] {
 		t.Errorf("got %v, want a among them", got)
+	}
+	weighted := slice("a", "b")
+	weighted[0].Weight = "3"
+	if got := nodesOfChanged(slice("a", "b"), weighted); !got["a"] || !got["b"] {
+		t.Errorf("got %v, want a and b", got)
 	}
 	if got := nodesOfChanged(slice("a"), slice("a")); len(got) > 0 {
 		t.Errorf("got %v, want none", got)

@@ -108,7 +108,7 @@ type historyRun struct {
 func playHistory(t testing.TB, ns *netns.NS, seed uint64) (*historyRun, error) {
 	r := &historyRun{t: t, ns: ns, rng: rand.New(rand.NewPCG(seed, 2)), remembered: map[string]nft.Elem{}}
 	pods := r.rng.IntN(3) > 0
-	opts := randcluster.Options{DetectLocal: pods, MasqueradeAll: r.rng.IntN(4) == 0}
+	opts := randcluster.Options{DetectLocal: pods, MasqueradeAll: r.rng.IntN(4) == 0, Annotations: seed%3 > 0}
 	if pods {
 		r.options.LocalDetector.ClusterCIDRs = []netip.Prefix{prefix("10.244.0.0/16"), prefix("fd00:244::/32")}
 	}

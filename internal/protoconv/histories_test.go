@@ -21,7 +21,7 @@ func TestHistoriesComeBack(t *testing.T) {
 	const seeds, steps = 150, 25
 	records, objects := 0, 0
 	for seed := range uint64(seeds) {
-		h := randcluster.New(seed, randcluster.Options{Admissible: seed%2 == 0})
+		h := randcluster.New(seed, randcluster.Options{Admissible: seed%2 == 0, Annotations: seed%4 < 2})
 		w := h.World()
 		s := store.New(store.Options{Brain: brain.Config{
 			NodeName: w.NodeName, MasqueradeAll: seed%3 == 0, LocalDetector: state.LocalDetector{NodeCIDR: seed%2 == 0}, NodePorts: state.NodePortAddresses{Primary: seed%5 == 0},

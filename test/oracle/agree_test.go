@@ -126,6 +126,7 @@ func newRun(seed uint64) *run {
 			Service: []int64{0, 10, 25, 60}[r.rng.IntN(4)], Namespace: []int64{0, 25, 60, 120}[r.rng.IntN(4)], Node: []int64{0, 60, 150}[r.rng.IntN(3)],
 		}
 	}
+	r.opts.Annotations = seed%2 == 1
 	r.history = randcluster.New(seed, r.opts)
 	r.store = store.New(store.Options{Brain: brain.Config{
 		NodeName:          r.opts.NodeName,
@@ -242,7 +243,7 @@ func (r *run) ask() error {
 }
 
 func sameAnswer(a, b probe.Answer) bool {
-	return a.Outcome == b.Outcome && a.Affinity == b.Affinity && slices.Equal(a.Choices, b.Choices)
+	return a.Outcome == b.Outcome && a.Affinity == b.Affinity && a.Balance == b.Balance && slices.Equal(a.Choices, b.Choices)
 }
 
 // compareHealth compares the health check records of all services.

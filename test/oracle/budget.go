@@ -11,7 +11,8 @@ import (
 
 // Budgets bound how many entries a service, the services of a namespace, and all services may have. 0 stands for no bound.
 //
-// An entry is a source that a frontend admits, or an endpoint behind it. A frontend counts as five, and a port as five more, in each family.
+// An entry is a source that a frontend admits, or an endpoint behind it. A frontend counts as five, and a port as five more, in each family. Where a
+// slice of a port gives a weight, endpoints count as two.
 type Budgets struct{ Service, Namespace, Node int64 }
 
 // portPart is one port of a service in one family.
@@ -85,12 +86,18 @@ func (w *World) portPart(s *model.Service, index int, f state.Family) (p portPar
 		frontends++
 	}
 	p.frontends += 5 * frontends
+	weighted := false
 	for _, slice := range w.slicesOf(s.Name, f) {
 		for _, sp := range slice.Ports {
 			if sp.Name == port.Name && sp.Protocol == port.Protocol {
 				p.endpoints += frontends * int64(len(slice.Endpoints))
+				_, given := weightOf(slice)
+				weighted = weighted || given
 			}
 		}
+	}
+	if weighted {
+		p.endpoints *= 2
 	}
 	return p, hasFamily(s, f) && frontends > 0
 }

@@ -13,6 +13,7 @@ import (
 type endpoint struct {
 	at netip.AddrPort
 	model.Endpoint
+	weight int
 }
 
 // endpointsOf lists what the slices of a service say about one of its ports in one family, ready or not, each address and
@@ -24,7 +25,8 @@ func (w *World) endpointsOf(s *model.Service, port model.ServicePort, f state.Fa
 			if sp.Name != port.Name || sp.Protocol != port.Protocol {
 				continue
 			}
-			eps = addEndpoints(eps, slice, sp.Port)
+			weight, _ := weightOf(slice)
+			eps = addEndpoints(eps, slice, sp.Port, weight)
 		}
 	}
 	return eps
@@ -49,9 +51,9 @@ func (w *World) slicesOf(name state.ServiceName, f state.Family) []*model.Endpoi
 }
 
 // addEndpoints adds the endpoints of a slice on a port to those found before. Of two with the same address and port the one
-// that is not terminating stays, and the earlier one if that does not decide. An address that is not of the slice's family
-// is no endpoint, and neither is one that no pod can have.
-func addEndpoints(eps []endpoint, slice *model.EndpointSlice, port uint16) []endpoint {
+// that is not terminating stays, then the one with the greater weight, and the earlier one if that does not decide. An address that is not of
+// the slice's family is no endpoint, and neither is one that no pod can have.
+func addEndpoints(eps []endpoint, slice *model.EndpointSlice, port uint16, weight int) []endpoint {
 	for _, ep := range slice.Endpoints {
 		if state.FamilyOf(ep.Addr) != slice.Family || isSpecial(ep.Addr) {
 			continue
@@ -60,9 +62,9 @@ func addEndpoints(eps []endpoint, slice *model.EndpointSlice, port uint16) []end
 		i := slices.IndexFunc(eps, func(other endpoint) bool { return other.at == at })
 		switch {
 		case i < 0:
-			eps = append(eps, endpoint{at, ep})
-		case eps[i].Terminating && !ep.Terminating:
-			eps[i] = endpoint{at, ep}
+			eps = append(eps, endpoint{at, ep, weight})
+		case eps[i].Terminating && !ep.Terminating, eps[i].Terminating == ep.Terminating && eps[i].weight < weight:
+			eps[i] = endpoint{at, ep, weight}
 		}
 	}
 	return eps
@@ -176,7 +178,7 @@ func (w *World) LocalReady(name state.ServiceName, f state.Family) int {
 			if part.refuses {
 				continue
 			}
-			for _, ep := range w.endpointsOf(s, s.Ports[part.index], f) {
+			for _, ep := range takers(w.endpointsOf(s, s.Ports[part.index], f)) {
 				if ep.Ready && ep.NodeName == w.NodeName {
 					addrs[ep.Addr] = true
 				}

@@ -136,6 +136,8 @@ type Rules struct {
 	Terminating bool
 	// Restricted is set if not everybody may connect.
 	Restricted bool
+	// Balance is the value of the annotation that asks for a hash, also where session affinity wins over it. It is empty without a valid one.
+	Balance string
 	// SlicesWithout are the slices of the service without the port that has the packet, each with the reason.
 	SlicesWithout map[string]string
 	// Twins is how many endpoints do not count because another one has the same address and port.
@@ -164,11 +166,12 @@ func (w *World) Rules(p probe.Packet) (r Rules, ok bool) {
 		r.Policy = "Local"
 	}
 	r.Restricted = c.kind == state.LoadBalancer && w.sourcesOf(c.service, family) > 0
+	r.Balance = hashOf(c.service)
 	r.SlicesWithout = w.slicesWithout(c, family)
 	if c.refuses {
 		return r, true
 	}
-	eps := w.endpointsOf(c.service, c.port, family)
+	eps := takers(w.endpointsOf(c.service, c.port, family))
 	r.Twins = w.twins(c, family)
 	pool, chosen := eps, w.clusterEndpoints(eps)
 	if w.usesLocal(c, p) {

@@ -63,7 +63,7 @@ func TestExplanationsAgree(t *testing.T) {
 // everyReason must come up.
 var everyReason = []string{
 	string(brain.OtherFamily), string(brain.Special), string(brain.NoRoom), string(brain.NotReady), string(brain.Terminating), string(brain.NotServing),
-	string(brain.OtherNode), string(brain.HintedElsewhere), string(brain.Duplicate),
+	string(brain.OtherNode), string(brain.HintedElsewhere), string(brain.Duplicate), string(brain.NoWeight), "balance hash", "balance hash-connection",
 	"slice " + oracle.Headless, "slice " + oracle.OtherProxy, "slice " + oracle.OtherFamily, "slice " + oracle.NoSuchPort,
 	"node hints Used", "node hints NoneForHere", "zone hints Used", "zone hints SomeUnhinted", "zone hints NoneForHere",
 	"policy Local", "policy Cluster", "all terminating", "source ranges", "client not in source ranges", "lost to another Service",
@@ -303,7 +303,8 @@ func (n *tallyOfReasons) compareEndpoints(w *oracle.World, p probe.Packet, got *
 	if duplicates != twins {
 		return fmt.Errorf("%d endpoints are duplicates, want %d", duplicates, twins)
 	}
-	if !slices.Equal(choices, want.Choices) {
+	withoutWeight := func(a, b probe.Choice) bool { return a.Endpoint == b.Endpoint && a.Masquerade == b.Masquerade }
+	if !slices.EqualFunc(choices, want.Choices, withoutWeight) {
 		return fmt.Errorf("endpoints %v, want %v", choices, want.Choices)
 	}
 	slices.SortFunc(reasons, func(a, b oracle.Reasoned) int {
@@ -354,6 +355,9 @@ func (n *tallyOfReasons) compareRules(got *explain.Answer, want probe.Answer, ru
 	}
 	if want.Affinity != "" {
 		should["sessionAffinity"] = "ClientIP"
+	}
+	if rules.Balance != "" && want.Outcome == probe.Forward {
+		note(model.BalanceAnnotation, rules.Balance, "balance "+rules.Balance)
 	}
 	if !maps.Equal(has, should) {
 		return fmt.Errorf("policies %v, want %v", has, should)

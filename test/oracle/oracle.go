@@ -60,7 +60,7 @@ func (w *World) Ask(p probe.Packet) probe.Answer {
 
 	var eps []endpoint
 	if !c.refuses {
-		eps = w.endpointsOf(c.service, c.port, state.FamilyOf(p.Dst.Addr()))
+		eps = takers(w.endpointsOf(c.service, c.port, state.FamilyOf(p.Dst.Addr())))
 	}
 	cluster := w.clusterEndpoints(eps)
 	if len(cluster) == 0 {
@@ -74,13 +74,18 @@ func (w *World) Ask(p probe.Packet) probe.Answer {
 		return probe.Answer{Outcome: probe.Drop}
 	}
 
-	answer := probe.Answer{Outcome: probe.Forward}
+	answer := probe.Answer{Outcome: probe.Forward, Balance: balanceOf(c.service)}
 	if c.service.Affinity > 0 {
 		answer.Affinity = probe.ServicePort(c.service.Name, c.port.Name, c.port.Protocol, state.FamilyOf(p.Dst.Addr()))
 	}
+	even := all(chosen, func(ep endpoint) bool { return ep.weight == chosen[0].weight })
 	for _, ep := range chosen {
 		hairpin := ep.at.Addr() == p.Src
-		answer.Choices = append(answer.Choices, probe.Choice{Endpoint: ep.at, Masquerade: hairpin || w.masquerades(c, p)})
+		choice := probe.Choice{Endpoint: ep.at, Masquerade: hairpin || w.masquerades(c, p)}
+		if !even {
+			choice.Weight = uint16(ep.weight)
+		}
+		answer.Choices = append(answer.Choices, choice)
 	}
 	slices.SortFunc(answer.Choices, func(a, b probe.Choice) int { return a.Endpoint.Compare(b.Endpoint) })
 	return answer

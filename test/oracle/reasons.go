@@ -19,6 +19,7 @@ const (
 	Terminating     = "Terminating"     // it terminates, and others are ready
 	NotServing      = "NotServing"      // it terminates, and serves no more
 	OtherNode       = "OtherNode"       // it is not on this node, and has to be
+	NoWeight        = "NoWeight"        // its weight is 0
 	HintedElsewhere = "HintedElsewhere" // it is ready, and by hints in use not for here
 )
 
@@ -42,9 +43,10 @@ func (w *World) Endpoints(p probe.Packet) []Reasoned {
 	list := w.impossible(c, family)
 	eps := w.endpointsOf(c.service, c.port, family)
 	local := w.usesLocal(c, p)
-	chosen, pool := w.clusterEndpoints(eps), eps
+	active := takers(eps)
+	chosen, pool := w.clusterEndpoints(active), active
 	if local {
-		chosen, pool = w.localEndpoints(eps), filter(eps, func(ep endpoint) bool { return ep.NodeName == w.NodeName })
+		chosen, pool = w.localEndpoints(active), filter(active, func(ep endpoint) bool { return ep.NodeName == w.NodeName })
 	}
 	othersReady := slices.ContainsFunc(pool, isReady)
 	for _, ep := range eps {
@@ -57,6 +59,8 @@ func (w *World) Endpoints(p probe.Packet) []Reasoned {
 		}
 		if c.refuses {
 			add(NoRoom, true)
+		} else if ep.weight == 0 {
+			add(NoWeight, true)
 		} else if !gets {
 			add(NotReady, !ep.Ready && !ep.Terminating)
 			add(Terminating, !ep.Ready && ep.Terminating && ep.Serving && othersReady)

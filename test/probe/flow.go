@@ -74,6 +74,8 @@ type Answer struct {
 	Outcome Outcome
 	// Choices are the endpoints that may get the connection, ordered by address; empty unless Outcome is Forward.
 	Choices []Choice
+	// Balance is how one of the Choices is chosen where there is no affinity.
+	Balance state.Balance
 	// Affinity is the Service port (see [ServicePort]) whose connections of the same client stay with the same endpoint, through all of its
 	// frontends. It is empty if there is no affinity.
 	Affinity string
@@ -89,4 +91,6 @@ type Choice struct {
 	Endpoint netip.AddrPort
 	// Masquerade reports whether the endpoint sees an address of this node instead of the client's.
 	Masquerade bool
+	// Weight is the endpoint's share of connections in proportion to the other choices, 0 if all share evenly.
+	Weight uint16
 }

@@ -84,6 +84,7 @@ func spoil(obj model.Object) {
 	switch o := obj.(type) {
 	case *model.Service:
 		o.Type = model.TypeExternalName
+		clear(o.Annotations)
 		clear(o.Ports)
 		clear(o.ClusterIPs)
 		clear(o.ExternalIPs)
@@ -123,6 +124,14 @@ var situations = map[string]func(*oracle.World, probe.Packet, probe.Answer) bool
 	"client address kept": func(_ *oracle.World, _ probe.Packet, a probe.Answer) bool {
 		return a.Outcome == probe.Forward && masqueraded(a) == 0
 	},
+	"weights": func(_ *oracle.World, _ probe.Packet, a probe.Answer) bool {
+		return slices.ContainsFunc(a.Choices, func(c probe.Choice) bool { return c.Weight > 0 })
+	},
+	"endpoints without weight left out": func(w *oracle.World, p probe.Packet, a probe.Answer) bool {
+		return a.Outcome == probe.Forward && len(a.Choices) < len(changed(w, func(s *model.EndpointSlice) { s.Weight = "" }).Ask(p).Choices)
+	},
+	"hash of the client":     func(_ *oracle.World, _ probe.Packet, a probe.Answer) bool { return a.Balance == state.HashClient },
+	"hash of the connection": func(_ *oracle.World, _ probe.Packet, a probe.Answer) bool { return a.Balance == state.HashConnection },
 	"zone hints used": func(w *oracle.World, p probe.Packet, a probe.Answer) bool {
 		return forwardsElse(w, p, a, func(ep *model.Endpoint) { ep.ZoneHints = nil })
 	},
@@ -166,7 +175,7 @@ var situations = map[string]func(*oracle.World, probe.Packet, probe.Answer) bool
 func TestSituations(t *testing.T) {
 	seen := make(map[string]int)
 	for seed := range uint64(600) {
-		h := New(seed, Options{DetectLocal: seed%3 > 0, MasqueradeAll: seed%4 == 0})
+		h := New(seed, Options{DetectLocal: seed%3 > 0, MasqueradeAll: seed%4 == 0, Annotations: seed%2 == 0})
 		for range 10 {
 			h.Step()
 		}
@@ -297,7 +306,7 @@ func claims(w *oracle.World, p probe.Packet, list func(*model.Service) []netip.A
 }
 
 func sameAnswer(a, b probe.Answer) bool {
-	return a.Outcome == b.Outcome && a.Affinity == b.Affinity && slices.Equal(a.Choices, b.Choices)
+	return a.Outcome == b.Outcome && a.Affinity == b.Affinity && a.Balance == b.Balance && slices.Equal(a.Choices, b.Choices)
 }
 
 // objects lists all objects of a world.

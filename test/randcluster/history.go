@@ -84,6 +84,16 @@ var (
 	sliceNames   = []string{"s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8"}
 )
 
+// ServiceNames lists the names that services take.
+func ServiceNames() (names []state.ServiceName) {
+	for _, namespace := range namespaces {
+		for _, name := range serviceNames {
+			names = append(names, state.ServiceName{Namespace: namespace, Name: name})
+		}
+	}
+	return names
+}
+
 // populate makes the first state of the cluster.
 func (h *History) populate() {
 	for i := range h.opts.Nodes {

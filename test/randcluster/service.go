@@ -29,6 +29,9 @@ func (h *History) newService() *model.Service {
 		draw(h, s)
 	}
 	h.drawCreated(s)
+	if h.opts.Annotations {
+		h.drawBalance(s)
+	}
 	h.admit(s)
 	return s
 }
@@ -47,7 +50,11 @@ func (h *History) tweakService() {
 		return
 	}
 	s := cloneService(pick(h, all))
-	pick(h, serviceParts)(h, s)
+	parts := serviceParts
+	if h.opts.Annotations {
+		parts = append(slices.Clone(parts), (*History).drawBalance, (*History).drawBalance)
+	}
+	pick(h, parts)(h, s)
 	h.admit(s)
 	h.put(s)
 }
@@ -193,8 +200,18 @@ func (h *History) drawProxyName(s *model.Service) {
 	}
 }
 
+// drawBalance draws a way to balance connections, none half of the time.
+func (h *History) drawBalance(s *model.Service) {
+	s.Annotations = nil
+	if h.chance(0.5) {
+		value := pick(h, []string{"random", "hash", "hash", "hash-connection", "hash-connection", "Hash"})
+		s.Annotations = []model.Annotation{{Name: model.BalanceAnnotation, Value: value}}
+	}
+}
+
 func cloneService(s *model.Service) *model.Service {
 	c := *s
+	c.Annotations = slices.Clone(s.Annotations)
 	c.ClusterIPs = slices.Clone(s.ClusterIPs)
 	c.ExternalIPs = slices.Clone(s.ExternalIPs)
 	c.LoadBalancerIPs = slices.Clone(s.LoadBalancerIPs)

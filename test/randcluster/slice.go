@@ -23,6 +23,9 @@ func (h *History) newSlice() *model.EndpointSlice {
 	h.drawOwner(s)
 	h.drawFamily(s)
 	h.drawHints(s)
+	if h.opts.Annotations {
+		h.drawWeight(s)
+	}
 	h.adopt(s)
 	return s
 }
@@ -34,7 +37,11 @@ func (h *History) tweakSlice() {
 		return
 	}
 	s := cloneSlice(pick(h, all))
-	pick(h, sliceParts)(h, s)
+	parts := sliceParts
+	if h.opts.Annotations {
+		parts = append(slices.Clone(parts), (*History).drawWeight, (*History).drawWeight)
+	}
+	pick(h, parts)(h, s)
 	h.adopt(s)
 	h.put(s)
 }
@@ -147,6 +154,14 @@ func (h *History) drawConditions(ep *model.Endpoint) {
 		ep.Ready, ep.Serving, ep.Terminating = true, true, true
 	default: // serving without being ready is not enough
 		ep.Ready, ep.Serving, ep.Terminating = false, true, false
+	}
+}
+
+// drawWeight draws the weight of a slice, none half of the time.
+func (h *History) drawWeight(s *model.EndpointSlice) {
+	s.Weight = ""
+	if h.chance(0.5) {
+		s.Weight = pick(h, []string{"0", "1", "3", "003", "80", "65535", "65536", "70%"})
 	}
 }
 

@@ -39,7 +39,7 @@ func (s *State) Trace(p probe.Packet) probe.Answer {
 	}
 	switch route.Verdict {
 	case state.Forward:
-		a := probe.Answer{Outcome: probe.Forward, Choices: choices(route.Endpoints, p, masquerades(traffic.Masquerade, p.From))}
+		a := probe.Answer{Outcome: probe.Forward, Balance: port.Balance, Choices: choices(route.Endpoints, p, masquerades(traffic.Masquerade, p.From))}
 		if port.Affinity > 0 {
 			a.Affinity = probe.ServicePort(name, port.Name, port.Protocol, port.Family)
 		}
@@ -102,7 +102,7 @@ func (s *State) stray(dst netip.Addr) probe.Outcome {
 func choices(eps []state.Endpoint, p probe.Packet, masquerade bool) []probe.Choice {
 	out := make([]probe.Choice, 0, len(eps))
 	for _, ep := range eps {
-		out = append(out, probe.Choice{Endpoint: ep.Addr, Masquerade: masquerade || ep.Addr.Addr() == p.Src})
+		out = append(out, probe.Choice{Endpoint: ep.Addr, Masquerade: masquerade || ep.Addr.Addr() == p.Src, Weight: ep.Weight})
 	}
 	return out
 }

@@ -51,7 +51,7 @@ func TestHooksAgreeWithOracle(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		opts := randcluster.Options{
 			NodeName: "node-a", DetectLocal: rng.IntN(3) > 0, MasqueradeAll: rng.IntN(4) == 0, NodeExternalIPs: rng.IntN(2) == 0,
-			Protocols: []state.Protocol{state.TCP, state.TCP, state.UDP},
+			Protocols: []state.Protocol{state.TCP, state.TCP, state.UDP}, Annotations: seed%2 == 1,
 			// External IPs and load balancers may have the ports of other Services' NodePorts.
 			Ports: []uint16{80, 443, 30080, 30081},
 		}
@@ -150,19 +150,23 @@ func fill(t *testing.T, st *store.Store, settings *plan.Settings) *table {
 // sameAs compares a route with what must happen to a connection.
 func sameAs(w *oracle.World, p probe.Packet, r *plan.Route) error {
 	want := w.Ask(p)
-	if want.Outcome != probe.Forward || want.Affinity != "" {
+	if want.Outcome != probe.Forward || want.Affinity != "" || want.Balance != state.Random {
 		return fmt.Errorf("a hook forwards it to %v, and it must be %+v", r.Endpoints(), want)
 	}
-	var got, endpoints []netip.AddrPort
+	type endpoint struct {
+		at     netip.AddrPort
+		weight uint16
+	}
+	var got, endpoints []endpoint
 	for _, c := range want.Choices {
-		endpoints = append(endpoints, c.Endpoint)
+		endpoints = append(endpoints, endpoint{c.Endpoint, c.Weight})
 		// A hook cannot know that a pod reaches itself.
 		if c.Masquerade && p.From != probe.FromNode && c.Endpoint.Addr() != p.Src {
 			return fmt.Errorf("a hook keeps the client's address, and it must be masqueraded: %+v", want)
 		}
 	}
 	for _, e := range r.Endpoints() {
-		got = append(got, e.Addr)
+		got = append(got, endpoint{e.Addr, e.Weight})
 	}
 	if !slices.Equal(got, endpoints) {
 		return fmt.Errorf("a hook forwards to %v, and must to %v", got, endpoints)

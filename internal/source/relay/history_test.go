@@ -78,6 +78,7 @@ func play(t *testing.T, seed uint64) {
 func admissible() randcluster.Options {
 	o := randcluster.Options{
 		Admissible:   true,
+		Annotations:  true,
 		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/24"), netip.MustParsePrefix("fd00:96::/112")},
 	}
 	for i := range byte(6) {
