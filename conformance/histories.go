@@ -57,6 +57,20 @@ type walk struct {
 	owners  map[netip.Addr]*topology.Host // of all addresses that exist
 	port    uint16
 	visits  map[visitor]*visits // of this step
+	// refused is the weight of what all Services with weights refuse, 0 for nothing.
+	refused uint32
+	mu      sync.Mutex // guards the rest
+	// hashed are the servers that clients were led to by hashes.
+	hashed map[hashedClient]string
+	// expected is how many connections should have been refused, and seen is how many were.
+	expected float64
+	seen     int
+}
+
+// hashedClient is a client whose connections are hashed, and the endpoints with their weights. Nothing else counts.
+type hashedClient struct {
+	client  netip.Addr
+	choices string
 }
 
 // visitor is a client and the Service port that it stays with an endpoint of.
@@ -103,13 +117,22 @@ func tryHistory(ctx context.Context, d Dataplane, seed uint64, end func(*cluster
 			end(c)
 		}
 	}()
-	w := &walk{cluster: c, rng: rng, senders: map[netip.Addr]*topology.Host{}, owners: map[netip.Addr]*topology.Host{}, port: 20000}
+	w := &walk{
+		cluster: c, rng: rng, senders: map[netip.Addr]*topology.Host{}, owners: map[netip.Addr]*topology.Host{}, port: 20000, hashed: map[hashedClient]string{},
+	}
 	options, err := w.populate()
 	if err != nil {
 		return err
 	}
 	options.DetectLocal, options.MasqueradeAll = o.detector.Enabled(), o.masqueradeAll
 	options.NodePortAddrs = func(addr netip.Addr) bool { return slices.Contains(c.lab.Node().Addrs, addr) }
+	options.Annotations = seed%4 < 2
+	if seed%4 == 1 {
+		w.refused = 3
+		for _, name := range randcluster.ServiceNames() {
+			c.refuse(name, w.refused)
+		}
+	}
 	w.history = randcluster.New(seed, options)
 	for step := range steps {
 		if ctx.Err() != nil {
@@ -121,6 +144,10 @@ func tryHistory(ctx context.Context, d Dataplane, seed uint64, end func(*cluster
 		if wrong := w.try(ctx); len(wrong) > 0 {
 			return fmt.Errorf("seed %d, step %d: %d packets went wrong:\n%s\n%s%s", seed, step, len(wrong), strings.Join(wrong, "\n"), c.recorder.Explain(), c.output)
 		}
+	}
+	// Less than one in a billion histories refuses nothing then.
+	if weighted, even := c.spreadsByWeight(); weighted && !even && w.expected > 21 && w.seen == 0 {
+		return fmt.Errorf("seed %d: none of the connections were refused, want about %.0f", seed, w.expected)
 	}
 	return nil
 }
@@ -262,11 +289,75 @@ func (w *walk) sendOnce(ctx context.Context, p probe.Packet, want probe.Answer, 
 	if w.mayBeSilent(p, want) || w.lacks(p.Protocol, p.Dst) {
 		options.Timeout = silence
 	}
+	share := w.refusedShare(want)
+	if share > 0 && w.losesRefusal(p) {
+		options.Timeout = silence
+	}
 	got := w.senders[p.Src].Probe(ctx, p.Protocol, p.Dst, options)
 	if got.Outcome == topology.Answered {
 		server = got.Server
 	}
-	return server, w.compare(p, want, got)
+	if refused := got.Outcome == topology.Refused || w.losesRefusal(p) && got.Outcome == lostRefusal(p.Protocol); share > 0 {
+		w.noteShare(share, refused, want)
+		if refused {
+			return server, w.compareHash(p, want, "nobody")
+		}
+	}
+	err = w.compare(p, want, got)
+	if err == nil && server != "" {
+		err = w.compareHash(p, want, server)
+	}
+	return server, err
+}
+
+// losesRefusal reports whether the dataplane cannot refuse as others do.
+func (w *walk) losesRefusal(p probe.Packet) bool {
+	return slices.Contains(w.dataplane.Limits, EndpointRefusalLost) && p.Protocol != state.SCTP
+}
+
+// refusedShare is the share of connections that are refused next to the weights of endpoints.
+func (w *walk) refusedShare(want probe.Answer) float64 {
+	sum := float64(w.refused)
+	for _, c := range want.Choices {
+		if c.Weight == 0 {
+			return 0
+		}
+		sum += float64(c.Weight)
+	}
+	if weighted, _ := w.spreadsByWeight(); !weighted || len(want.Choices) == 0 {
+		return 0
+	}
+	return float64(w.refused) / sum
+}
+
+// noteShare notes a connection of which a share is refused. Who has an endpoint by affinity is not, and hashes refuse the same clients.
+func (w *walk) noteShare(share float64, refused bool, want probe.Answer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if want.Affinity == "" && want.Balance == state.Random {
+		w.expected += share
+	}
+	if refused {
+		w.seen++
+	}
+}
+
+// compareHash checks that a client whose connections are hashed has one server for the same endpoints: in all steps, and at all Services.
+func (w *walk) compareHash(p probe.Packet, want probe.Answer, server string) error {
+	if want.Balance != state.HashClient || !w.hashes() {
+		return nil
+	}
+	key := hashedClient{client: p.Src}
+	for _, c := range want.Choices {
+		key.choices += fmt.Sprintf("%v=%d ", c.Endpoint, c.Weight)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if was := w.hashed[key]; was != "" && was != server {
+		return fmt.Errorf("answered by %s, and the hash of the client led to %s before", server, was)
+	}
+	w.hashed[key] = server
+	return nil
 }
 
 // send returns a function that sends a packet several times, and checks whether the client stays with its endpoint. This is the last
