@@ -233,7 +233,7 @@ func (p *portPair) mix(n int) (mixed state.Port, moved int) {
 // has the result.
 func mixRoutes(from, to *state.Route, n int) (mixed state.Route, moved int) {
 	var gone, come []state.Endpoint
-	for was, is := range changed(from.Endpoints, to.Endpoints, state.Endpoint.Compare, func(a, b state.Endpoint) bool { return a == b }) {
+	for was, is := range changed(from.Endpoints, to.Endpoints, state.Endpoint.Compare, sameInMix) {
 		if is != nil {
 			come = append(come, *is) // or is of another kind: it is replaced
 		} else {
@@ -276,6 +276,13 @@ func mixRoutes(from, to *state.Route, n int) (mixed state.Route, moved int) {
 		mixed.Verdict, mixed.Refused = to.Verdict, 0
 	}
 	return mixed, len(gone) + len(come)
+}
+
+// sameInMix reports whether endpoints are the same in routes of which one may be even. Next to weights, no weight is 1. Without this, a step to an even
+// route would change the same endpoints as the step before.
+func sameInMix(a, b state.Endpoint) bool {
+	a.Weight, b.Weight = max(1, a.Weight), max(1, b.Weight)
+	return a == b
 }
 
 // lingering returns the endpoints of a mixed port whose flows must not be cut: of both versions, those that are in no route.

@@ -37,6 +37,32 @@ func TestPartsKeepWeights(t *testing.T) {
 	}
 }
 
+// TestPartsOfWeightsEnd changes weights of all endpoints, a few in each step. The way from one route to another has an end, also if one of them is even.
+func TestPartsOfWeightsEnd(t *testing.T) {
+	const endpoints, most = 10, 3
+	port := func(refused uint32, weights ...uint16) *state.Port {
+		r := state.Route{Verdict: state.Forward, Refused: refused}
+		for i := range endpoints {
+			w := weights[i%len(weights)]
+			r.Endpoints = append(r.Endpoints, state.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), 80), Weight: w})
+		}
+		return &state.Port{Protocol: state.TCP, Family: state.IPv4, Internal: state.Traffic{Inside: r, Outside: r},
+			Frontends: []state.Frontend{{Kind: state.ClusterIP, Addr: netip.MustParseAddr("10.96.0.1"), Port: 80}}}
+	}
+	ports := []*state.Port{port(0, 0), port(0, 3), port(0, 1, 5), port(0, 5, 1), port(7, 1), port(7, 2, 3)}
+	for i, from := range ports {
+		for j, to := range ports {
+			p := portPair{from, to}
+			for steps := 0; !p.from.Equal(to); steps++ {
+				if steps > endpoints {
+					t.Fatalf("from route %d to %d: after %d steps, the route is still %+v", i, j, steps, p.from.Internal.Inside)
+				}
+				p.from, _ = p.step(&moving{}, most)
+			}
+		}
+	}
+}
+
 // TestWeightedEntries: a route with weights takes about as many entries as a dataplane gives it slots, and many endpoints take one each.
 func TestWeightedEntries(t *testing.T) {
 	port := func(n int, weight uint16, affinity time.Duration) *state.Port {
