@@ -36,7 +36,7 @@ MINUTES ?= 20
 FIPS ?= v1.0.0
 
 .DEFAULT_GOAL := help
-.PHONY: published apidiff upgrade-grid quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets test-pods demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards alerts recipes dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof soak histories-windows test-windows differential-windows clean test-arch test-arch-machine test-fips
+.PHONY: published apidiff upgrade-grid quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets test-pods demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards alerts recipes dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof balance soak histories-windows test-windows differential-windows clean test-arch test-arch-machine test-fips
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -369,6 +369,9 @@ proof: ## Inject faults into Switchyard under load; writes docs/proof.md (SCALE=
 	@echo "== Switchyard, $(DATAPLANE)"
 	@$(GO) run ./test/cmd/proof -dataplane $(DATAPLANE) -scale $(SCALE) -out $(PROOF_PAGE) \
 		$$(if [ -e .cache/proof-upstream.json ]; then echo -beside .cache/proof-upstream.json; fi)
+
+balance: ## Compare where 20,000 connections go in each mode with weights, refused shares and hashes (2 minutes; MODES=nftables,ebpf; root, or user namespaces)
+	@$(GO) run ./test/cmd/balance -modes "$(MODES)"
 
 soak: ## Change a cluster at random for MINUTES=20 under load, and look at memory, open files and the end state
 	@$(GO) run ./test/cmd/proof -soak $(MINUTES)m

@@ -71,6 +71,9 @@ type pair struct {
 	base io.Closer
 }
 
+// Features implements [backend.Featured].
+func (p pair) Features() state.Features { return backend.FeaturesOf(p.Dataplane) }
+
 // Close closes both.
 func (p pair) Close() error { return errors.Join(p.Dataplane.Close(), p.base.Close()) }
 

@@ -127,6 +127,7 @@ var arrows = []arrow{
 	{"test/netnstest", []string{"test/netns", "test/topology"}},
 	{"test/dataplanes", []string{"state", "backend"}},
 	{"test/sockethooks", []string{"backend", "test/topology"}},
+	{"test/balance", []string{"model", "state", "brain", "store", "backend", "test/dataplanes", "test/sockethooks", "test/topology"}},
 	{"test/loadcheck", []string{"state", "test/probe", "test/oracle", "test/topology"}},
 	{"test/laws", nil},
 	{"test/windows", []string{"client", "client/localnet/v1"}},
