@@ -84,7 +84,7 @@ func Failed(rows []Row) bool {
 // mostMoved is the share of other endpoints' clients that may move when one of ten endpoints leaves.
 const mostMoved = 0.03
 
-// Measure checks the modes one after the other. The error says why it could not go on. What is wrong with a dataplane is in the rows.
+// Measure checks the modes one after the other. The error says why it could not go on. The rows say where a dataplane is wrong.
 func Measure(ctx context.Context, o Options, progress func(Row)) (rows []Row, err error) {
 	if len(o.Modes) == 0 {
 		o.Modes = Modes()

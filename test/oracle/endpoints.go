@@ -51,8 +51,8 @@ func (w *World) slicesOf(name state.ServiceName, f state.Family) []*model.Endpoi
 }
 
 // addEndpoints adds the endpoints of a slice on a port to those found before. Of two with the same address and port the one
-// that is not terminating stays, then the one with the greater weight, and the earlier one if that does not decide. An address that is not of
-// the slice's family is no endpoint, and neither is one that no pod can have.
+// that is not terminating stays. If both or neither are, it is the one with the greater weight, and the earlier one of equal weights. An address
+// that is not of the slice's family is no endpoint, and neither is one that no pod can have.
 func addEndpoints(eps []endpoint, slice *model.EndpointSlice, port uint16, weight int) []endpoint {
 	for _, ep := range slice.Endpoints {
 		if state.FamilyOf(ep.Addr) != slice.Family || isSpecial(ep.Addr) {
