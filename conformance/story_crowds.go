@@ -36,7 +36,8 @@ type answered struct {
 // of that name: nobody, or somebody, was answered by another server than before. With unchanged-except, all that HOST
 // answered before are answered by others now, and all the others by the same. With within, it leaves out clients whose two connections are
 // further apart, as on a busy machine. With across, each client is answered by the same server at all addresses. With hashed, that is so and the
-// comparison is made if the dataplane hashes, and not all clients are answered by one server. Another dataplane only has to let all of them connect.
+// comparison is made if the dataplane hashes. Not all clients of a family are answered by one server then. Another dataplane only has to let all
+// of them connect.
 func (s *story) survey(ts *testscript.TestScript, args []string) error {
 	var (
 		how    string
@@ -95,8 +96,10 @@ func (s *story) survey(ts *testscript.TestScript, args []string) error {
 		return err
 	}
 	s.surveys[name] = now
-	if hashed && len(answerers(now)) < 2 {
-		return fmt.Errorf("all %d clients are answered by %v", len(host.Addrs), answerers(now))
+	for _, f := range []state.Family{state.IPv4, state.IPv6} {
+		if servers := answerers(now, f); hashed && len(servers) < 2 {
+			return fmt.Errorf("all clients of %v are answered by %v", f, servers)
+		}
 	}
 	if how == "" {
 		return nil
@@ -142,11 +145,13 @@ func (s *story) visits(host *topology.Host, proto state.Protocol, from netip.Add
 	return visits, nil
 }
 
-// answerers returns the servers that answered a survey, and how often.
-func answerers(of map[visit]answered) map[string]int {
+// answerers returns the servers that answered clients of a family, and how often.
+func answerers(of map[visit]answered, f state.Family) map[string]int {
 	servers := map[string]int{}
-	for _, a := range of {
-		servers[a.server]++
+	for v, a := range of {
+		if state.FamilyOf(v.from) == f {
+			servers[a.server]++
+		}
 	}
 	return servers
 }
