@@ -279,7 +279,7 @@ site: man ## Make a site of docs/ in bin/site, with search; links that lead nowh
 bench: ## Measure; figures on stdout, as JSON lines or as benchstat reads them, and tables on stderr
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/bench ./test/cmd/bench
 	@echo "== every part of Switchyard, on $$(nproc) CPUs, Linux $$(uname -r)" >&2
-	@set -e; for part in brain store nftables tenants memory page api churn relay scaling; do bin/bench $$part; done
+	@set -e; for part in brain store nftables balance tenants memory page api churn relay scaling; do bin/bench $$part; done
 
 repairs: ## Have other programs take rules away in SEQUENCES=200 random bursts of commits, in mode iptables, and measure until they are back (VARIANT=nft or legacy)
 	@VARIANT=$(VARIANT) $(GO) test ./backend/iptables -run '^$$' -bench ForeignCommits -benchtime $(SEQUENCES)x -timeout $(TIMEOUT)

@@ -43,6 +43,20 @@ var targets = map[string]float64{
 	"tenants/1000-ports-of-1000-ranges/changed-range-p99": 10_000,
 	"tenants/1000000-clients/changed-endpoint-p99":        1_000,
 
+	// A ratio below 0.97 is noise.
+	"balance/ratio/class-5-beside-weights":            1.03,
+	"balance/ratio/class-5-beside-refused-share":      1.03,
+	"balance/ratio/class-5-beside-hash":               1.03,
+	"balance/ratio/one-endpoint-beside-weights":       1.03,
+	"balance/ratio/one-endpoint-beside-refused-share": 1.03,
+	"balance/ratio/one-endpoint-beside-hash":          1.03,
+	"balance/ratio/weights-64":                        1.22,
+	"balance/ratio/weights-256":                       1.22,
+	"balance/ratio/hash-client":                       1.02,
+	"balance/ratio/hash-connection":                   1.02,
+	"balance/weight-change-class-256-p50":             500,
+	"balance/weights-exchanged-class-256-p50":         500,
+
 	// Differences of connections. The targets of programming are the cost of hooks in addition to nftables.
 	"ebpf/hooks-over-direct/pod-connect":                 1,
 	"ebpf/hooks-over-direct/pod-reconnect":               0.3,

@@ -83,7 +83,7 @@ the source tree, and print the format of benchstat.`,
 		newGoTest("page", "Resident memory with the page open in browsers, for a minute"),
 		newGoTest("api", "The node-local API: whole states, and one changed endpoint"),
 		newGoTest("churn", "The bytes that a node gets in an hour of a busy cluster"),
-		newScaling(), newEBPF(), newUserspace(), newRelay(), newAttacks(),
+		newScaling(), newEBPF(), newUserspace(), newRelay(), newAttacks(), newBalance(),
 	)
 	return cmd
 }
@@ -227,6 +227,15 @@ func newRelay() *cobra.Command {
 			return bench.Relay(ctx, r, o, nodes)
 		})
 	cmd.Flags().IntVar(&nodes, "nodes", 0, "number of nodes (default 5000)")
+	return cmd
+}
+
+func newBalance() *cobra.Command {
+	var o bench.BalanceOptions
+	cmd := newReporting("balance", "First packets with weights, refused shares and hashes, and next to them, compared with none (a minute)", true,
+		func(ctx context.Context, r *bench.Reporter) error { return bench.Balance(ctx, r, o) })
+	cmd.Flags().IntVar(&o.Rounds, "rounds", 0, "how often everything is measured (default 40)")
+	cmd.Flags().IntVar(&o.Packets, "packets", 0, "connections of each measurement (default 5000)")
 	return cmd
 }
 
