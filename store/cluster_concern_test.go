@@ -223,7 +223,7 @@ func TestViewpointsWithoutEffectShareTheRecord(t *testing.T) {
 	}
 }
 
-// TestNodesOfChanged: an address that occurs twice in a slice hides nothing. A weight is that of all endpoints of its slice.
+// TestNodesOfChanged: an address that occurs twice in a slice hides nothing. All endpoints of a slice have its weight.
 func TestNodesOfChanged(t *testing.T) {
 	slice := func(nodes ...string) []*model.EndpointSlice {
 		s := &model.EndpointSlice{Name: "s"}
