@@ -37,7 +37,8 @@ type balanceCase struct {
 // balanceChanges is how many changes of weights are measured.
 const balanceChanges = 60
 
-// Balance measures what weights and hashes cost the first packets of connections in mode nftables, to Services that use them and to others on the node.
+// Balance measures what weights and hashes cost the first packets of connections in mode nftables. The packets are to Services that use them, or to
+// others on the node.
 // A figure is the processor time of the thread that sends, for the least of all rounds, as a ratio to a Service without them. It also measures changes of
 // a weight. Cases are measured in turn, so that other work on the machine meets all of them.
 func Balance(ctx context.Context, r *Reporter, o BalanceOptions) error {
