@@ -128,7 +128,7 @@ func tryHistory(ctx context.Context, d Dataplane, seed uint64, end func(*cluster
 	options.NodePortAddrs = func(addr netip.Addr) bool { return slices.Contains(c.lab.Node().Addrs, addr) }
 	options.Annotations = seed%4 < 2
 	if seed%4 == 1 {
-		w.refused = 3
+		w.refused = 65535 // so that a few packets show it, next to any weights
 		for _, name := range randcluster.ServiceNames() {
 			c.refuse(name, w.refused)
 		}
@@ -145,7 +145,7 @@ func tryHistory(ctx context.Context, d Dataplane, seed uint64, end func(*cluster
 			return fmt.Errorf("seed %d, step %d: %d packets went wrong:\n%s\n%s%s", seed, step, len(wrong), strings.Join(wrong, "\n"), c.recorder.Explain(), c.output)
 		}
 	}
-	// Less than one in a billion histories refuses nothing then.
+	// Less than one in a billion histories refuses nothing then, if it draws at random. What hashes refuse follows from the seed.
 	if weighted, even := c.spreadsByWeight(); weighted && !even && w.expected > 21 && w.seen == 0 {
 		return fmt.Errorf("seed %d: none of the connections were refused, want about %.0f", seed, w.expected)
 	}
@@ -330,11 +330,11 @@ func (w *walk) refusedShare(want probe.Answer) float64 {
 	return float64(w.refused) / sum
 }
 
-// noteShare notes a connection of which a share is refused. Who has an endpoint by affinity is not, and hashes refuse the same clients.
+// noteShare notes a connection of which a share is refused. Who has an endpoint by affinity is not.
 func (w *walk) noteShare(share float64, refused bool, want probe.Answer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if want.Affinity == "" && want.Balance == state.Random {
+	if want.Affinity == "" {
 		w.expected += share
 	}
 	if refused {
