@@ -145,7 +145,7 @@ func tryHistory(ctx context.Context, d Dataplane, seed uint64, end func(*cluster
 			return fmt.Errorf("seed %d, step %d: %d packets went wrong:\n%s\n%s%s", seed, step, len(wrong), strings.Join(wrong, "\n"), c.recorder.Explain(), c.output)
 		}
 	}
-	// Less than one in a billion histories refuses nothing then, if it draws at random. What hashes refuse follows from the seed.
+	// Less than one in a billion histories refuses nothing then, if it draws at random. For hashes, the seed decides.
 	if weighted, even := c.spreadsByWeight(); weighted && !even && w.expected > 21 && w.seen == 0 {
 		return fmt.Errorf("seed %d: none of the connections were refused, want about %.0f", seed, w.expected)
 	}
@@ -330,13 +330,14 @@ func (w *walk) refusedShare(want probe.Answer) float64 {
 	return float64(w.refused) / sum
 }
 
-// noteShare notes a connection of which a share is refused. Who has an endpoint by affinity is not.
+// noteShare notes a connection of which a share is refused. A client with affinity makes three connections, and is not refused once it has an endpoint.
 func (w *walk) noteShare(share float64, refused bool, want probe.Answer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if want.Affinity == "" {
-		w.expected += share
+	if want.Affinity != "" {
+		share /= 3
 	}
+	w.expected += share
 	if refused {
 		w.seen++
 	}
