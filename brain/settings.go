@@ -1,6 +1,8 @@
 package brain
 
 import (
+	"time"
+
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -9,11 +11,14 @@ import (
 type Settings struct {
 	// Balance is how new connections are shared between endpoints. Session affinity wins over it.
 	Balance state.Balance
+	// DrainSeconds is how long TCP connections to an endpoint may stay after it has ceased to get new ones. 0 sets no deadline.
+	DrainSeconds uint32
 }
 
 // readers take the values of annotations into settings. They return what a value must be, if it is not, and change nothing then.
 var readers = map[string]func(s *Settings, value string) (want string){
 	model.BalanceAnnotation: readBalance,
+	model.DrainAnnotation:   readDrain,
 }
 
 // BadAnnotation is an annotation of a Service that counts as absent, because its value is not what Want says.
@@ -61,5 +66,17 @@ func readBalance(s *Settings, value string) (want string) {
 	default:
 		return "random, hash or hash-connection"
 	}
+	return ""
+}
+
+// maxDrain is the longest deadline.
+const maxDrain = 24 * time.Hour
+
+func readDrain(s *Settings, value string) (want string) {
+	d, err := time.ParseDuration(value)
+	if err != nil || d < 0 || d > maxDrain || d%time.Second != 0 {
+		return "a duration in whole seconds from 0s to 24h"
+	}
+	s.DrainSeconds = uint32(d / time.Second)
 	return ""
 }
