@@ -58,6 +58,8 @@ type Backend struct {
 	clusterIPs map[state.ServiceName]*state.Service
 	// refused are virtual servers that the kernel has refused. The base serves them until a Verify tries again.
 	refused map[plan.Key]error
+	// deadlines is set once a service has had a deadline.
+	deadlines bool
 	// settings are the settings of all divisions.
 	settings plan.Settings
 	// known is set if held is the content of the kernel. It is not set before the first Apply, and after a failure.
@@ -302,9 +304,9 @@ func (b *Backend) Reconfigure(o Options) error {
 	return nil
 }
 
-// Features implements [backend.Featured]. Weights that the scheduler does not know are left to the base, and so are hashes.
+// Features implements [backend.Featured]. Weights that the scheduler does not know are left to the base, and so are hashes and deadlines.
 func (b *Backend) Features() state.Features {
-	return backend.FeaturesOf(b.base) & (state.Weights | state.Balances)
+	return backend.FeaturesOf(b.base) & (state.Weights | state.Balances | state.DrainDeadline)
 }
 
 // Apply makes IPVS and the base show u. See [backend.Backend].

@@ -61,9 +61,9 @@ func movesOf(changed iter.Seq2[*state.Service, *state.Service]) moves {
 
 // service adds the way from one record of a service to another. Either may be nil.
 func (m moves) service(was, is *state.Service) {
-	name := cmp.Or(was, is).Name
+	of := cmp.Or(was, is)
 	for before, after := range portPairs(was, is) {
-		m.port(name, before, after)
+		m.port(of.Name, before, after)
 	}
 }
 
