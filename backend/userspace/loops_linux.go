@@ -77,7 +77,7 @@ func (r *relay) clearProblem(name state.ServiceName) {
 }
 
 // Features implements [backend.Featured].
-func (b *Backend) Features() state.Features { return state.Weights }
+func (b *Backend) Features() state.Features { return state.Weights | state.DrainDeadline }
 
 // Problems returns the ports of the relay that other programs hold, and the failures of services within the last minute. It also returns
 // why connections and flows ended in that minute to make room for others. It may be called at any time.
