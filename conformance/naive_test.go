@@ -90,6 +90,8 @@ func (n *naive) Features() state.Features {
 		return state.Weights
 	case "hashes do not count":
 		return state.Balances
+	case "deadlines do not count":
+		return state.DrainDeadline
 	}
 	return 0
 }

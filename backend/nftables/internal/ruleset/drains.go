@@ -461,23 +461,22 @@ func (p *ResetPlan) writeDrained(b *nft.Batch, f state.Family, exists bool) {
 	}
 }
 
-// Draining looks up until when connections stay that reach endpoints through a frontend. Of endpoints without a deadline, the time is zero. A
-// deadline that has passed is in the past. The endpoints have the family of the frontend.
-func Draining(frontend netip.AddrPort, endpoints []netip.AddrPort, now time.Time, find FindElems) ([]time.Time, error) {
+// Deadlines looks up until when connections stay that reach endpoints through a frontend. A deadline that has passed counts as now. Endpoints
+// without a deadline are left out. All are of the frontend's family.
+func Deadlines(frontend netip.AddrPort, endpoints []netip.AddrPort, now time.Time, find FindElems) (map[netip.AddrPort]time.Time, error) {
 	if len(endpoints) == 0 {
 		return nil, nil
 	}
-	f := state.FamilyOf(frontend.Addr())
 	var keys []byte
 	for _, e := range endpoints {
 		keys = append(keys, way{endpointKeyOf(e), endpointKeyOf(frontend)}.key()...)
 	}
-	until := make([]time.Time, len(endpoints))
+	until, t := map[netip.AddrPort]time.Time{}, resetTable(state.FamilyOf(frontend.Addr()))
 	for _, set := range []string{SetDrained, SetDraining} {
-		if err := find(resetTable(f), set, len(keys)/len(endpoints), keys, func(i int, e nft.Elem) {
-			until[i] = now
+		if err := find(t, set, len(keys)/len(endpoints), keys, func(i int, e nft.Elem) {
+			until[endpoints[i]] = now
 			if set == SetDraining {
-				until[i] = now.Add(time.Duration(e.Expires) * time.Millisecond)
+				until[endpoints[i]] = now.Add(time.Duration(e.Expires) * time.Millisecond)
 			}
 		}); err != nil {
 			return nil, err
