@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
@@ -104,7 +105,13 @@ func TestDrainDeadline(t *testing.T) {
 			r.show(false, r.other("other", 2))
 			r.expectDeadlines("the other service lets go of it", ways, ways)
 
+			if until := r.deadlineOf(name); time.Until(until) <= 0 || time.Until(until) > drainTime*time.Second {
+				t.Errorf("connections are said to stay until %v", until)
+			}
 			r.passDeadlines()
+			if until := r.deadlineOf(name); until.IsZero() || time.Until(until) > 0 {
+				t.Errorf("connections are said to stay until %v, and the deadline has passed", until)
+			}
 			expectAll(t, "after the deadline", syscall.ECONNRESET, drained)
 			expectAll(t, "after the deadline, others", nil, others)
 			if len(r.gone) > 0 {
@@ -112,12 +119,31 @@ func TestDrainDeadline(t *testing.T) {
 			}
 			r.show(false, r.draining(r.web(name, "stays"), drainTime))
 			r.expectDeadlines("the endpoint is back", -1, -1)
+			if until := r.deadlineOf(name); !until.IsZero() {
+				t.Errorf("connections are said to stay until %v, without a deadline", until)
+			}
 			expectAll(t, "the endpoint is back", nil, append(r.openAll(name), others...))
 			if v := verify(t, r.backend); v.Written != 0 {
 				t.Errorf("Verify: %+v", v)
 			}
 		})
 	}
+}
+
+// deadlineOf is the deadline of an endpoint that the dataplane reads back for connections to the cluster IP of web.
+func (r *removal) deadlineOf(name string) time.Time {
+	r.t.Helper()
+	r.backend.inspector.finder = r.conn
+	defer func() { r.backend.inspector.finder = nil }()
+	e, fe := r.endpoint(name, state.IPv4).Addr, churnFrontends(state.IPv4)[0]
+	held, err := r.backend.Inspect(backend.Query{
+		Frontend: state.FrontendKey{Family: state.IPv4, Protocol: state.TCP, Addr: fe.Addr, Port: fe.Port}, Dst: fe.Addr,
+		Endpoints: []netip.AddrPort{r.endpoint("stays", state.IPv4).Addr, e},
+	})
+	if err != nil || len(held.Deadlines) > 1 {
+		r.t.Fatalf("deadlines %v, %v", held.Deadlines, err)
+	}
+	return held.Deadlines[e]
 }
 
 // ways is how many ways lead to an endpoint of web in both families.
