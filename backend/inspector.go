@@ -23,7 +23,7 @@ type Query struct {
 	Node, Outside bool
 	// Source is the address of the client. It is not valid if it is not known.
 	Source netip.Addr
-	// Endpoints are those of which Held.Deadlines is asked for.
+	// Endpoints are the endpoints for Held.Deadlines.
 	Endpoints []netip.AddrPort
 }
 

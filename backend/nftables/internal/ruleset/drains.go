@@ -172,8 +172,8 @@ func hasDeadline(s *state.Service) bool {
 // drainMoves are what a plan changes of the ways to endpoints.
 type drainMoves struct {
 	of *drains
-	// left are the ways with a deadline on which no more connections come, and back those of of.held and of.left that have connections
-	// again, or no deadline any longer.
+	// left are the ways with a deadline on which no more connections come. back are ways in of.held and of.left that have connections again, or
+	// no longer have a deadline.
 	left ways[departure]
 	back ways[bool]
 }

@@ -62,8 +62,8 @@ func takes(p *state.Port, endpoint netip.AddrPort) bool {
 // Deadline is the deadline of one connection. The zero value has none. The connection's lock guards it.
 type Deadline struct{ timer *time.Timer }
 
-// Set has end called with the lock held once a time has passed, unless there is a deadline already, which stays. With 0, there is none any
-// longer. The caller holds the lock.
+// Set has end called with the lock held once a time has passed, unless there is a deadline already, which stays. With 0, it has
+// no deadline from now on. The caller holds the lock.
 func (d *Deadline) Set(after time.Duration, lock sync.Locker, end func()) {
 	switch {
 	case after == 0:
