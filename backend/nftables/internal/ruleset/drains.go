@@ -352,9 +352,6 @@ func (d *drains) set(p *ResetPlan) {
 	}
 	counts, namespaces := [2]int{d.state[0].count, d.state[1].count}, [2]map[string]int{}
 	for _, w := range d.left.sorted() {
-		if d.held.has(w) { // which keeps the deadline that it has
-			continue
-		}
 		from := d.left[w.endpoint][w.frontend]
 		i := index(w.family())
 		if namespaces[i] == nil {
