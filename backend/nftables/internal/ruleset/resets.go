@@ -13,8 +13,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// ResetsName is the name of the table, in each family, whose rules reset connections that are translated to endpoints that are gone, or whose
-// deadline has passed. A table exists only while there are such endpoints, because without the table, packets pass no further hook. So the
+// ResetsName is the name of the table, in each family, whose rules reset translated connections. These are connections to endpoints that are
+// gone, or whose deadline has passed. A table exists only while there are such endpoints, because without the table, packets pass no further hook. So the
 // rules have a table of their own.
 const ResetsName = "switchyard-resets"
 
