@@ -2,6 +2,7 @@ package backend
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -22,6 +23,8 @@ type Query struct {
 	Node, Outside bool
 	// Source is the address of the client. It is not valid if it is not known.
 	Source netip.Addr
+	// Endpoints are the endpoints for Held.Deadlines.
+	Endpoints []netip.AddrPort
 }
 
 // Held is the content of a dataplane for a connection.
@@ -38,6 +41,9 @@ type Held struct {
 	// are many, Connections has some of them. Count is how many there are.
 	Connections []Connection
 	Count       int
+	// Deadlines are until when open connections through the frontend stay with the endpoints of the query, for those with a drain deadline. A
+	// deadline that has passed is not after the time of the call.
+	Deadlines map[netip.AddrPort]time.Time
 }
 
 // Connection is an open connection. Client has opened it, and Server answers.

@@ -110,6 +110,9 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 		if p.Affinity == 0 { // which wins
 			p.Balance = settings.Balance
 		}
+		if p.Protocol == state.TCP { // only its connections can be reset
+			p.DrainSeconds = settings.DrainSeconds
+		}
 		parts = supply.of(parts[:0], portKey{p.Name, p.Protocol, p.Family})
 		scratch = scratch[:0]
 		fits := b.endpoints(&claims[i], parts)

@@ -374,6 +374,10 @@ func TestLingering(t *testing.T) {
 			if got := showEndpoints(compute(t, cfg, thisNode(), svc, s).Ports[0].Lingering); got != want {
 				t.Errorf("TCP, where it lingers: got %q, want %q", got, want)
 			}
+			svc.Annotations = []model.Annotation{{Name: model.DrainAnnotation, Value: "30s"}}
+			if got := showEndpoints(compute(t, config(), thisNode(), svc, s).Ports[0].Lingering); got != want {
+				t.Errorf("TCP with a deadline: got %q, want %q", got, want)
+			}
 		})
 	}
 }

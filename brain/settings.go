@@ -1,6 +1,8 @@
 package brain
 
 import (
+	"time"
+
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -11,6 +13,8 @@ type Settings struct {
 	Balance state.Balance
 	// Ping is whether the node answers echo requests to the addresses of the Service.
 	Ping option
+	// DrainSeconds is how long TCP connections to an endpoint may stay after it has ceased to get new ones. 0 sets no deadline.
+	DrainSeconds uint32
 }
 
 // option is true, false, or what the configuration says.
@@ -29,6 +33,7 @@ func (o option) or(configured bool) bool { return o == yes || o == asConfigured 
 var readers = map[string]func(s *Settings, value string) (want string){
 	model.BalanceAnnotation: readBalance,
 	model.PingAnnotation:    func(s *Settings, value string) string { return readOption(&s.Ping, value) },
+	model.DrainAnnotation:   readDrain,
 }
 
 // BadAnnotation is an annotation of a Service that counts as absent, because its value is not what Want says.
@@ -88,5 +93,17 @@ func readOption(o *option, value string) (want string) {
 	default:
 		return "true or false"
 	}
+	return ""
+}
+
+// maxDrain is the longest deadline.
+const maxDrain = 24 * time.Hour
+
+func readDrain(s *Settings, value string) (want string) {
+	d, err := time.ParseDuration(value)
+	if err != nil || d < 0 || d > maxDrain || d%time.Second != 0 {
+		return "a duration in whole seconds from 0s to 24h"
+	}
+	s.DrainSeconds = uint32(d / time.Second)
 	return ""
 }

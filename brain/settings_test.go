@@ -80,3 +80,32 @@ func TestPing(t *testing.T) {
 		}
 	}
 }
+
+// TestDrain: the annotation counts for the TCP ports of both families. Other values count as absent.
+func TestDrain(t *testing.T) {
+	for value, want := range map[string]uint32{
+		"0s": 0, "0": 0, "1s": 1, "90s": 90, "1h30m": 5400, "24h": 86_400, "1000ms": 1,
+		"": bad, "24h1s": bad, "-1s": bad, "1500ms": bad, "1ns": bad, "30": bad, " 30s": bad, "forever": bad, "1000000h": bad, "9999999999h": bad,
+	} {
+		svc := service()
+		svc.Annotations = []model.Annotation{{Name: model.DrainAnnotation, Value: value}}
+		svc.Ports = append(svc.Ports, model.ServicePort{Name: "dns", Protocol: state.UDP, Port: 53})
+		svc.ClusterIPs = addrs("10.96.0.1 fd96::1")
+		rec := compute(t, config(), thisNode(), svc, slice(state.IPv4, "10.1.0.1"), slice(state.IPv6, "fd01::1"))
+		found := brain.BadAnnotations(config(), svc)
+		if len(found) > 0 != (want == bad) || len(rec.Ports) != 4 {
+			t.Errorf("%q: bad are %v; %d ports", value, found, len(rec.Ports))
+		}
+		if want == bad {
+			want = 0
+		}
+		for _, p := range rec.Ports {
+			if p.Protocol == state.TCP && p.DrainSeconds != want || p.Protocol != state.TCP && p.DrainSeconds != 0 {
+				t.Errorf("%q: %v of %v has %d seconds, want %d for TCP", value, p.Protocol, p.Family, p.DrainSeconds, want)
+			}
+		}
+	}
+}
+
+// bad stands for a value that is none.
+const bad = 1 << 31

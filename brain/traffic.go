@@ -43,7 +43,7 @@ func setTraffic(p *state.Port, cfg *Config, svc *model.Service, all, eps candida
 			p.External, by.external = state.Traffic{Inside: cluster, Outside: local, Masquerade: state.MasqueradeNode}, PolicyLocal
 		}
 	}
-	if p.Protocol == state.UDP || p.Protocol == state.TCP && cfg.TCPLingers {
+	if p.Protocol == state.UDP || p.Protocol == state.TCP && (cfg.TCPLingers || p.DrainSeconds > 0) {
 		p.Lingering = lingering(all, cluster.Endpoints, local.Endpoints)
 	}
 	return by

@@ -374,6 +374,16 @@ func (c *cluster) hashes() bool {
 	return c.follower == nil && backend.FeaturesOf(c.backend)&state.Balances != 0
 }
 
+// resetsAtDeadline reports whether the dataplane may reset connections at the drain deadline of a Service, and whether it may leave them. A dataplane
+// that follows the API tells the server alone.
+func (c *cluster) resetsAtDeadline() (resets, leaves bool) {
+	if c.follower != nil {
+		return true, true
+	}
+	resets = backend.FeaturesOf(c.backend)&state.DrainDeadline != 0
+	return resets, !resets
+}
+
 // makeUnknown has what changes of a service from now on served with a value that no dataplane knows.
 func (c *cluster) makeUnknown(name state.ServiceName) {
 	c.mu.Lock()

@@ -51,6 +51,7 @@ func TestFaultsAreNoticed(t *testing.T) {
 		"weights do not count":      {"weights", "refused_share"},
 		"hashes do not count":       {"hash"},
 		"pings do not count":        {"ping"},
+		"deadlines do not count":    {"drain_deadline"},
 		"no masquerade":             {"node_port", "masquerade_detector", "masquerade_all"},
 		"no hairpin":                {"hairpin"},
 		"no affinity":               {"affinity", "affinity_timeout", "affinity_local"},

@@ -92,6 +92,8 @@ func (n *naive) Features() state.Features {
 		return state.Balances
 	case "pings do not count":
 		return state.Ping
+	case "deadlines do not count":
+		return state.DrainDeadline
 	}
 	return 0
 }

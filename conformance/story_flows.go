@@ -90,15 +90,16 @@ func (f *openFlow) chat() {
 //   - stays: the last server of each flow answers again
 //   - refused, unanswered or broken
 //   - fails: nobody answers, for any reason
+//   - drained: the flows have ended, or the last server of each answers, as the dataplane knows drain deadlines or not
 func (s *story) talk(_ *testscript.TestScript, args []string) error {
 	if len(args) < 2 || s.flows[args[0]] == nil {
 		return fmt.Errorf("no open flow in %q; usage: talk NAME EXPECTATION…", args)
 	}
-	stays, fails := args[1] == "stays", args[1] == "fails"
+	stays, fails, drained := args[1] == "stays", args[1] == "fails", args[1] == "drained"
 	var want expectation
 	var err error
 	switch args[1] {
-	case "stays":
+	case "stays", "drained":
 		want.outcome = topology.Answered
 	case "broken", "fails":
 	case "unanswered":
@@ -110,11 +111,17 @@ func (s *story) talk(_ *testscript.TestScript, args []string) error {
 	}
 	for _, flow := range s.flows[args[0]] {
 		expected := want
-		if stays {
+		if stays || drained {
 			expected.servers = []string{flow.last}
 		}
 		answer := flow.talk(s.ctx, expected.outcome == topology.TimedOut || fails)
 		if fails && answer.Outcome != topology.Answered {
+			continue
+		}
+		if resets, leaves := s.cluster.resetsAtDeadline(); drained && (resets && answer.Outcome == topology.Broken || !leaves) {
+			if answer.Outcome != topology.Broken {
+				return fmt.Errorf("%s from %s to %v %v: %v, want it reset at the deadline", args[0], flow.host.Name, flow.proto, flow.dst, answer.Outcome)
+			}
 			continue
 		}
 		if err := s.checkAnswer(flow.host, flow.proto, flow.dst, answer, expected); err != nil {

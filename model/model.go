@@ -127,12 +127,14 @@ const WeightAnnotation = "switchyard.net/weight"
 const (
 	// BalanceAnnotation is how new connections are shared between endpoints.
 	BalanceAnnotation = "switchyard.net/balance"
+	// DrainAnnotation is how long TCP connections to an endpoint may stay after it has ceased to get new ones, such as "30s".
+	DrainAnnotation = "switchyard.net/drain-timeout"
 	// PingAnnotation is whether the node answers echo requests to the addresses of the Service.
 	PingAnnotation = "switchyard.net/ping"
 )
 
 // ServiceAnnotations are the names of all annotations of Services that count, sorted.
-var ServiceAnnotations = [...]string{BalanceAnnotation, PingAnnotation}
+var ServiceAnnotations = [...]string{BalanceAnnotation, DrainAnnotation, PingAnnotation}
 
 // Annotation is an annotation of a Service.
 type Annotation struct {

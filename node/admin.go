@@ -151,7 +151,7 @@ func (a adminSource) prove(answer *explain.Answer) {
 		return
 	}
 	held, err := inspector.Inspect(backend.Query{
-		Frontend: key, Dst: answer.Frontend.Addr.Addr(), Source: answer.Client.Addr,
+		Frontend: key, Dst: answer.Frontend.Addr.Addr(), Source: answer.Client.Addr, Endpoints: answer.Left(),
 		Node: answer.Client.Class == explain.Node, Outside: answer.Client.Class == explain.Outside,
 	})
 	if err != nil {
@@ -165,6 +165,7 @@ func (a adminSource) prove(answer *explain.Answer) {
 		k.Connections = append(k.Connections, explain.Tracked{Client: c.Client, Server: c.Server})
 	}
 	answer.Compare(k)
+	answer.Drain(held.Deadlines, time.Now())
 	if newest, _ := a.n.pipeline.Load().latest(); len(answer.Kernel.Differences) > 0 && a.n.status.current().Applied < newest {
 		answer.Notes = append(answer.Notes, "an update is on its way to the kernel: ask again")
 	}

@@ -58,6 +58,8 @@ type Backend struct {
 	clusterIPs map[state.ServiceName]*state.Service
 	// refused are virtual servers that the kernel has refused. The base serves them until a Verify tries again.
 	refused map[plan.Key]error
+	// deadlines is set once a service has had a deadline.
+	deadlines bool
 	// settings are the settings of all divisions.
 	settings plan.Settings
 	// known is set if held is the content of the kernel. It is not set before the first Apply, and after a failure.
@@ -302,10 +304,10 @@ func (b *Backend) Reconfigure(o Options) error {
 	return nil
 }
 
-// Features implements [backend.Featured]. Weights that the scheduler does not know are left to the base, and so are hashes. Both
+// Features implements [backend.Featured]. Weights that the scheduler does not know are left to the base, and so are hashes and deadlines. Both
 // answer echo requests at the addresses that they serve.
 func (b *Backend) Features() state.Features {
-	return backend.FeaturesOf(b.base) & (state.Weights | state.Balances | state.Ping)
+	return backend.FeaturesOf(b.base) & (state.Weights | state.Balances | state.Ping | state.DrainDeadline)
 }
 
 // Apply makes IPVS and the base show u. See [backend.Backend].

@@ -48,6 +48,9 @@ func (c *change) base() *state.Update {
 
 // begin works out the change for u, and has IPVS take on the frontends that it serves from now on.
 func (b *Backend) begin(u *state.Update) (*change, error) {
+	b.deadlines = b.deadlines || slices.ContainsFunc(u.Changed, func(s *state.Service) bool {
+		return slices.ContainsFunc(s.Ports, func(p state.Port) bool { return p.DrainSeconds > 0 })
+	})
 	settings := b.divide()
 	c := &change{
 		update: u, next: map[state.ServiceName]*plan.Division{}, started: map[plan.Key]bool{},
@@ -101,7 +104,7 @@ func (b *Backend) isRefused(k plan.Key) bool { return b.refused[k] != nil }
 // divide returns the settings by which records are to be divided now.
 func (b *Backend) divide() plan.Settings {
 	local := slices.DeleteFunc(slices.Clone(b.addrs.Addrs()), func(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() })
-	return plan.Settings{Excluded: b.o.ExcludeCIDRs, Local: local, Connections: b.o.ResetRemoved, Retired: b.retired, Weights: b.o.weighs()}
+	return plan.Settings{Excluded: b.o.ExcludeCIDRs, Local: local, Connections: b.o.ResetRemoved || b.deadlines, Retired: b.retired, Weights: b.o.weighs()}
 }
 
 // rules returns what the rules of the tables are to be made of.

@@ -14,7 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// withFeatures returns a record with weights, all that comes with them, and addresses that answer echo requests in some of its ports. They follow from the seed and the record, so that
+// withFeatures returns a record with weights, all that comes with them, deadlines, and addresses that answer echo requests in some of its ports. They follow from the seed and the record, so that
 // the same record has the same ones. A route changes its weights when it changes its endpoints. Seed 0 is for none.
 func withFeatures(s *state.Service, seed uint64) *state.Service {
 	if seed == 0 {
@@ -37,6 +37,9 @@ func withFeatures(s *state.Service, seed uint64) *state.Service {
 			for j := range p.Frontends {
 				p.Frontends[j].Ping = p.Frontends[j].Kind != state.NodePort
 			}
+		}
+		if p.Protocol == state.TCP && number("drained", len(p.Internal.Inside.Endpoints)/6)%2 == 0 {
+			p.DrainSeconds = uint32(3600 + number("deadline")%3600)
 		}
 		if number("weighted")%2 == 0 {
 			continue

@@ -3,11 +3,14 @@ package nftables
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // inspector reads single frontends back, concurrently with everything else that the dataplane does.
@@ -43,14 +46,18 @@ var _ backend.Inspector = (*Backend)(nil)
 // Inspect implements [backend.Inspector].
 func (b *Backend) Inspect(q backend.Query) (backend.Held, error) {
 	var held ruleset.Held
+	var deadlines map[netip.AddrPort]time.Time
 	err := b.inspector.ask(func(f elemFinder) (err error) {
 		held, err = ruleset.Inspect(q.Frontend, q.Outside, q.Source, f.Find)
+		if err == nil && q.Frontend.Protocol == state.TCP {
+			deadlines, err = ruleset.Deadlines(netip.AddrPortFrom(q.Dst, q.Frontend.Port), q.Endpoints, time.Now(), f.FindElems)
+		}
 		return err
 	})
 	if err != nil {
 		return backend.Held{}, fmt.Errorf("nftables: %w", err)
 	}
-	out := backend.Held{Verdict: held.Verdict, Endpoints: held.Endpoints, Objects: held.Objects}
+	out := backend.Held{Verdict: held.Verdict, Endpoints: held.Endpoints, Objects: held.Objects, Deadlines: deadlines}
 	filter := conntrack.Filter{Family: q.Frontend.Family, Protocol: q.Frontend.Protocol, Dst: q.Dst, DstPort: q.Frontend.Port}
 	if err := b.flows.Ends(filter, q.Source, out.Add); err != nil {
 		return backend.Held{}, fmt.Errorf("nftables: %w", err)

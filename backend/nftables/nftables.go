@@ -192,7 +192,7 @@ func (b *Backend) own(ctx context.Context) error {
 		b.log.Info("this kernel cannot keep others from changing tables; changes of ours are found and repaired",
 			"lacks", nft.PersistentTables.Name, "since", nft.PersistentTables.Since)
 	}
-	b.features = state.Weights | state.Ping
+	b.features = state.Weights | state.Ping | state.DrainDeadline
 	if hashes, err := b.kernel.Has(nft.Hashing); hashes {
 		b.features |= state.Balances
 	} else {
@@ -439,8 +439,7 @@ func (b *Backend) apply(u *state.Update, unknown records, lost map[state.Service
 // applyAll reads the tables and makes them show the desired content.
 func (b *Backend) applyAll(want ruleset.Desired) (backend.Result, error) {
 	b.guard.arm() // before the reading: whatever changes after it is drift
-	unused, err := b.useResets()
-	if err != nil {
+	if err := b.useResets(); err != nil {
 		return backend.Result{}, err
 	}
 	want.NodePorts = b.selectNodePorts(want.Node)
@@ -455,7 +454,6 @@ func (b *Backend) applyAll(want ruleset.Desired) (backend.Result, error) {
 		}
 		return []conntrack.Note{{All: want.All(), Gap: wrote}}
 	})
-	written += unused
 	if err != nil {
 		return backend.Result{Written: written}, err
 	}

@@ -207,7 +207,7 @@ func BenchmarkGoneEndpoints(b *testing.B) {
 		if gone > 0 {
 			b.Run(name+", reading counters", func(b *testing.B) {
 				for b.Loop() {
-					if err := dataplane.count(state.IPv4, dataplane.resets.Gone(state.IPv4)); err != nil {
+					if err := dataplane.count(state.IPv4, dataplane.resets.Keys(state.IPv4)); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -58,6 +58,14 @@ func (b *Backend) commitResetsAtOnce(p *ruleset.ResetPlan) (n int, err error) {
 // clearResets ensures, before a plan is carried out, that no endpoint that serves afterwards is reset. After a comparison, want is its
 // desired content, and the tables of resets are also compared. want is nil for other plans.
 func (b *Backend) clearResets(p *ruleset.Plan, want *ruleset.Desired) (s *ruleset.Serving, written int, err error) {
+	if p.UsesDeadlines(want) {
+		if b.resets == nil {
+			b.resets = b.newResets()
+		}
+		if b.resets.UseDeadlines() {
+			b.resets.doubtful = true
+		}
+	}
 	if b.resets == nil {
 		return nil, 0, nil
 	}
@@ -96,9 +104,16 @@ func (b *Backend) readResets() ([]ruleset.Found, error) {
 		if err == nil && exists {
 			in.Skeleton, err = b.kernel.ReadSkeleton(t)
 		}
-		if err == nil && exists && ruleset.HasSets(in.Family, in.Skeleton) {
-			in.Gone, err = b.kernel.Elems(t, ruleset.GoneSet())
-			b.resets.Count(in.Family, in.Gone, b.reportResets)
+		if err == nil && exists {
+			in.Elems = map[string][]nft.Elem{}
+			for _, set := range ruleset.SetsIn(in.Family, in.Skeleton) {
+				if in.Elems[set], err = b.kernel.Elems(t, set); err != nil {
+					break
+				}
+			}
+			for _, set := range ruleset.CountedSets() {
+				b.resets.Count(in.Family, set, in.Elems[set], b.reportResets)
+			}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("nftables: reading table %v: %w", t, err)
@@ -108,14 +123,20 @@ func (b *Backend) readResets() ([]ruleset.Found, error) {
 	return found, nil
 }
 
-// count reads what elements of the set of endpoints of a family have counted, by their keys: they may be many.
-func (b *Backend) count(f state.Family, keys [][]byte) error {
-	if len(keys) == 0 {
-		return nil
+// count reads what elements of the sets of endpoints of a family have counted, by their keys: they may be many.
+func (b *Backend) count(f state.Family, keys map[string][][]byte) error {
+	for _, set := range ruleset.CountedSets() {
+		of := keys[set]
+		if len(of) == 0 {
+			continue
+		}
+		if err := b.kernel.FindElems(resetTable(f), set, len(of[0]), slices.Concat(of...), func(_ int, e nft.Elem) {
+			b.resets.Count(f, set, []nft.Elem{e}, b.reportResets)
+		}); err != nil {
+			return err
+		}
 	}
-	return b.kernel.FindElems(resetTable(f), ruleset.GoneSet(), len(keys[0]), slices.Concat(keys...), func(_ int, e nft.Elem) {
-		b.resets.Count(f, []nft.Elem{e}, b.reportResets)
-	})
+	return nil
 }
 
 func resetTable(f state.Family) nft.Table {
@@ -166,7 +187,7 @@ func (b *Backend) tendResets() error {
 			continue
 		}
 		if err == nil && b.resets.Counted(f, sk) {
-			err = b.count(f, b.resets.Gone(f))
+			err = b.count(f, b.resets.Keys(f))
 		}
 		if err != nil {
 			b.resets.doubtful = true
@@ -189,28 +210,28 @@ func (b *Backend) reportResets(name state.ServiceName, n uint64) {
 	b.o.OnResets(name, n)
 }
 
-// useResets begins or ends to reset connections, as the options say. Tables that are not wanted go.
-func (b *Backend) useResets() (written int, err error) {
-	if b.o.ResetRemoved {
-		if b.resets == nil {
-			b.resets = &resets{Resets: ruleset.NewResets(b.flags), inherited: true, now: time.Now}
+// useResets begins or ends to reset connections to endpoints that are gone, as the options say. Tables of an earlier process are compared in
+// any case: their deadlines stay.
+func (b *Backend) useResets() error {
+	if b.resets == nil {
+		wanted := b.o.ResetRemoved
+		for _, t := range ruleset.ResetTables() {
+			exists, err := b.kernel.HasTable(t)
+			if err != nil {
+				return fmt.Errorf("nftables: %w", err)
+			}
+			wanted = wanted || exists
 		}
-		return 0, nil
+		if !wanted {
+			return nil
+		}
+		b.resets = b.newResets()
+		b.resets.inherited = true
 	}
-	b.resets = nil
-	var unwanted []nft.Table
-	for _, t := range ruleset.ResetTables() {
-		exists, err := b.kernel.HasTable(t)
-		if err != nil {
-			return 0, fmt.Errorf("nftables: %w", err)
-		}
-		if exists {
-			unwanted = append(unwanted, t)
-		}
-	}
-	return b.commitBatch(func(batch *nft.Batch) {
-		for _, t := range unwanted {
-			batch.DeleteTable(t)
-		}
-	})
+	b.resets.ResetGone(b.o.ResetRemoved)
+	return nil
+}
+
+func (b *Backend) newResets() *resets {
+	return &resets{Resets: ruleset.NewResets(b.flags), now: time.Now}
 }

@@ -240,7 +240,7 @@ func (r *removal) tables() (n [2]int) {
 			r.t.Fatal(err)
 		}
 		if n[i] = -1; exists {
-			elems, err := r.conn.Elems(tb, ruleset.GoneSet())
+			elems, err := r.conn.Elems(tb, ruleset.SetGone)
 			if err != nil {
 				r.t.Fatal(err)
 			}
@@ -450,7 +450,7 @@ func TestRestartBetweenRemovalAndPacket(t *testing.T) {
 // remaining returns what is left of the time of the IPv4 endpoint that is reset.
 func (r *removal) remaining() time.Duration {
 	r.t.Helper()
-	elems, err := r.conn.Elems(ruleset.ResetTables()[0], ruleset.GoneSet())
+	elems, err := r.conn.Elems(ruleset.ResetTables()[0], ruleset.SetGone)
 	if err != nil || len(elems) != 1 {
 		r.t.Fatalf("%d elements, %v", len(elems), err)
 	}
@@ -681,7 +681,7 @@ func resetDump(t testing.TB, c *nft.Conn) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for _, tb := range ruleset.ResetTables() {
-		elems, err := c.Elems(tb, ruleset.GoneSet())
+		elems, err := c.Elems(tb, ruleset.SetGone)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
 		}
@@ -739,7 +739,7 @@ func TestResetsTimeOut(t *testing.T) {
 			commitRaw(t, b.kernel.(*nft.Conn), func(batch *nft.Batch) {
 				for _, f := range families {
 					key := appendKey(endpointsOf(f, 5, 1)[0].Addr)
-					batch.DeleteElem(resetTable(f), ruleset.GoneSet(), nft.Elem{Key: key})
+					batch.DeleteElem(resetTable(f), ruleset.SetGone, nft.Elem{Key: key})
 				}
 			})
 		}

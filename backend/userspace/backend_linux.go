@@ -221,7 +221,7 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 		}
 	}
 	r.start()
-	r.settle(names)
+	r.settle(names, before)
 	return result, nil
 }
 

@@ -24,14 +24,16 @@ func (b *Backend) Inspect(q backend.Query) (backend.Held, error) {
 		return backend.Held{}, err
 	}
 	kind := plan.Kind{Family: q.Frontend.Family, Protocol: q.Frontend.Protocol}
-	if _, relayed := b.listeners[kind]; !relayed || held.Verdict != state.Forward || !b.overlay.leads.Load() {
+	if _, led := b.listeners[kind]; !led || held.Verdict != state.Forward || !b.overlay.leads.Load() {
 		return held, nil
 	}
 	class := plan.Inside
 	if q.Outside {
 		class = plan.Outside
 	}
-	return b.relay.inspect(&q, kind, class, held.Objects), nil
+	relayed := b.relay.inspect(&q, kind, class, held.Objects)
+	relayed.Deadlines = held.Deadlines // the base keeps them as well
+	return relayed, nil
 }
 
 // inspect returns the outcome of a connection that comes to the listener of a class, and the connections that are carried already.

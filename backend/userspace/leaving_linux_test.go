@@ -26,7 +26,7 @@ func TestEndpointLeavesAfterChoice(t *testing.T) {
 		t.Cleanup(r.close)
 		lead := func(to netip.AddrPort) {
 			route := state.Route{Verdict: state.Forward, Endpoints: []state.Endpoint{{Addr: to}}}
-			names, _ := r.set(&state.Update{Changed: []*state.Service{{
+			names, before := r.set(&state.Update{Changed: []*state.Service{{
 				Name: state.ServiceName{Namespace: "ns", Name: "dns"},
 				Ports: []state.Port{{
 					Family: k.Family, Protocol: protocol, Internal: state.Traffic{Inside: route, Outside: route},
@@ -34,7 +34,7 @@ func TestEndpointLeavesAfterChoice(t *testing.T) {
 				}},
 			}}})
 			r.start()
-			r.settle(names)
+			r.settle(names, before)
 		}
 		q := request{kind: k, class: plan.Inside, client: netip.MustParseAddrPort("10.0.0.1:4000"), dst: frontend, hops: 1}
 		for _, leaves := range []bool{true, false} {

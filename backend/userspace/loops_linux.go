@@ -79,7 +79,7 @@ func (r *relay) clearProblem(name state.ServiceName) {
 
 // Features implements [backend.Featured]. The base answers echo requests.
 func (b *Backend) Features() state.Features {
-	return state.Weights | backend.FeaturesOf(b.base)&state.Ping
+	return state.Weights | state.DrainDeadline | backend.FeaturesOf(b.base)&state.Ping
 }
 
 // Problems returns the ports of the relay that other programs hold, and the failures of services within the last minute. It also returns

@@ -17,6 +17,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/balance"
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/drain"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/ledger"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
 	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
@@ -257,8 +258,9 @@ func (r *relay) carried() int {
 // remembered is how many clients there are with affinity.
 func (r *relay) remembered() int { return r.loads.Visits.Len() }
 
-// settle ends these services' connections and flows to endpoints that no longer serve or would lead back.
-func (r *relay) settle(names []state.ServiceName) {
+// settle ends these services' connections and flows to endpoints that no longer serve or would lead back. It sets the deadlines of connections to
+// endpoints that take no more of them. before are the previous records.
+func (r *relay) settle(names []state.ServiceName, before map[state.ServiceName]*state.Service) {
 	for _, name := range names {
 		r.mu.Lock()
 		flows, conns, reset := slices.Collect(maps.Keys(r.flows[name])), slices.Collect(maps.Keys(r.conns[name])), r.o.ResetRemoved
@@ -273,7 +275,21 @@ func (r *relay) settle(names []state.ServiceName) {
 				c.abort()
 			}
 		}
+		was, is := before[name], r.record(name)
+		if !drain.Uses(was, is) {
+			continue
+		}
+		for _, c := range conns {
+			c.setDeadline(was, is)
+		}
 	}
+}
+
+// record returns the record of a service, nil if there is none.
+func (r *relay) record(name state.ServiceName) *state.Service {
+	r.tableMu.RLock()
+	defer r.tableMu.RUnlock()
+	return r.table.Get(name)
 }
 
 // serves reports whether the chosen endpoint still serves the frontend.

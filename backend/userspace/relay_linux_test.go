@@ -769,6 +769,34 @@ func TestResetRemoved(t *testing.T) {
 	}
 }
 
+// TestDrainDeadline: a connection whose endpoint takes no more of them ends after the deadline of the port, and one to an endpoint that is back
+// goes on.
+func TestDrainDeadline(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{})
+	draining := func(seconds uint32) func(*state.Port) {
+		return func(p *state.Port) { p.DrainSeconds, p.Lingering = seconds, []state.Endpoint{l.at(answers)} }
+	}
+	deadline := func(p *state.Port) { p.DrainSeconds = 1 }
+	l.apply(deadline, l.at(answers))
+	c := l.dial(frontend)
+	lines := bufio.NewReader(c)
+	if _, err := lines.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	l.apply(draining(3600))
+	l.apply(deadline, l.at(answers))
+	l.apply(draining(0)) // it has no deadline again
+	_, _ = io.WriteString(c, "hello\n")
+	if _, err := lines.ReadString('\n'); err != nil {
+		t.Errorf("a connection without a deadline: %v", err)
+	}
+	l.apply(draining(1))
+	if _, err := lines.ReadString('\n'); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("a connection whose deadline has passed: %v", err)
+	}
+}
+
 // failing is a base that fails as a whole, or refuses each service once.
 type failing struct {
 	backend.Backend

@@ -11,8 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/drain"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/ledger"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // streamListener accepts the TCP connections of one family and class.
@@ -157,6 +159,8 @@ type conn struct {
 	from [2]direction
 	// noted is set while it is on the books, and closed once both sockets are.
 	noted, closed bool
+	// deadline is when it ends because its endpoint takes no more connections.
+	deadline drain.Deadline
 }
 
 // Used implements [ledger.Item].
@@ -306,6 +310,9 @@ func (c *conn) join() {
 		c.end(true)
 		return
 	}
+	if is := r.record(c.port.Service); drain.Uses(nil, is) { // settle may not have seen it
+		c.endAfter(nil, is)
+	}
 	c.move(0, 1) // mostly the client has sent something by now
 	c.attend()
 }
@@ -399,12 +406,27 @@ func (c *conn) abort() {
 	c.end(true)
 }
 
+// setDeadline sets the deadline of a connection that follows from the previous and the present record of its service.
+func (c *conn) setDeadline(was, is *state.Service) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.endAfter(was, is)
+}
+
+// endAfter is setDeadline for a caller that holds c.mu.
+func (c *conn) endAfter(was, is *state.Service) {
+	if !c.closed {
+		c.deadline.Set(drain.After(was, is, c.port, c.endpoint), &c.mu, func() { c.end(true) })
+	}
+}
+
 // end closes both sockets. With reset, both ends get one. The caller holds c.mu.
 func (c *conn) end(reset bool) {
 	if c.closed {
 		return
 	}
 	c.closed = true
+	c.deadline.Stop()
 	for i := range c.ends {
 		if e := &c.ends[i]; reset && e.open && !e.gone {
 			_ = unix.SetsockoptLinger(e.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})

@@ -219,6 +219,10 @@ func (v *view) route(a *Answer, c Connection, h held, why *store.Explanation) {
 	if a.Verdict == Forwarded {
 		v.balance(a, h, why)
 	}
+	if h.port.DrainSeconds > 0 {
+		d := time.Duration(h.port.DrainSeconds) * time.Second
+		a.policy(model.DrainAnnotation, d.String(), fmt.Sprintf("connections to an endpoint are reset %v after it has ceased to get new ones", d))
+	}
 	if why.LastKnown {
 		a.Notes = append(a.Notes, "the Service has no usable endpoint now: these are the last known ones, which are kept")
 	}

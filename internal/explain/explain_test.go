@@ -2,6 +2,7 @@ package explain
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -66,6 +67,41 @@ func TestSourceAddressAndReplyPath(t *testing.T) {
 				t.Errorf("%s: the server sees %q, and %q; want %q and %q", a.Verdict, a.Source, a.WayBack, tt.source, tt.wayBack)
 			}
 		})
+	}
+}
+
+// TestDrain: the answer has the deadline of the Service, and of each endpoint that gets no new connections.
+func TestDrain(t *testing.T) {
+	svc := &model.Service{
+		Name: state.ServiceName{Namespace: "ns", Name: "svc"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
+		Ports: []model.ServicePort{{Protocol: state.TCP, Port: 80}}, Annotations: []model.Annotation{{Name: model.DrainAnnotation, Value: "90s"}},
+	}
+	slice := &model.EndpointSlice{Namespace: "ns", Name: "svc-1", Service: "svc", Family: state.IPv4, Ports: []model.EndpointPort{{Protocol: state.TCP, Port: 8080}}}
+	for i := range byte(4) {
+		slice.Endpoints = append(slice.Endpoints, model.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 1, i}), Ready: i == 0, Serving: true, Terminating: i > 0})
+	}
+	s := store.New(store.Options{Brain: brain.Config{NodeName: "n1"}})
+	sink := s.Source("test")
+	sink.Update([]model.Object{svc, slice}, nil)
+	sink.Complete()
+	a := New(Options{Store: s}).Explain(Connection{Class: Outside, Dst: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: state.TCP})
+	if p := a.Policies; !slices.Contains(p, Policy{model.DrainAnnotation, "1m30s", "connections to an endpoint are reset 1m30s after it has ceased to get new ones"}) {
+		t.Errorf("policies: %v", p)
+	}
+	at := func(i byte) netip.AddrPort { return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 1, i}), 8080) }
+	if left := a.Left(); !slices.Equal(left, []netip.AddrPort{at(1), at(2), at(3)}) {
+		t.Errorf("left: %v", left)
+	}
+	before := a.Endpoints[3].Text
+	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.FixedZone("", 3600))
+	a.Drain(map[netip.AddrPort]time.Time{at(0): now, at(1): now, at(2): now.Add(41 * time.Second)}, now)
+	for i, want := range []string{"", "; open connections are reset, because their drain deadline has passed", "; open connections stay until 2026-01-02T11:00:41Z, for 41s"} {
+		if text := a.Endpoints[i].Text; !strings.HasSuffix(text, want) || i == 0 && strings.Contains(text, "open") {
+			t.Errorf("endpoint %d: %q, want %q at its end", i, text, want)
+		}
+	}
+	if text := a.Endpoints[3].Text; text != before {
+		t.Errorf("without a deadline: %q, want %q", text, before)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/switchyard-net/switchyard/internal/diagnosis"
 	"github.com/switchyard-net/switchyard/state"
@@ -71,6 +72,35 @@ func (a *Answer) Compare(k Kernel) {
 	}
 	k.missing(gets, k.Endpoints, "the kernel does not have endpoint %v")
 	k.missing(k.Endpoints, gets, "the kernel has endpoint %v, which gets no connections by the state")
+}
+
+// Left returns the endpoints that get no connections like this one. Open connections may stay with them.
+func (a *Answer) Left() (list []netip.AddrPort) {
+	for i := range a.Endpoints {
+		if !a.Endpoints[i].Gets {
+			list = append(list, a.Endpoints[i].Addr)
+		}
+	}
+	return list
+}
+
+// Drain adds until when open connections stay with the endpoints that get no new ones. A deadline that is not after now has passed.
+func (a *Answer) Drain(deadlines map[netip.AddrPort]time.Time, now time.Time) {
+	for i := range a.Endpoints {
+		e := &a.Endpoints[i]
+		until, has := deadlines[e.Addr]
+		if !has || e.Gets {
+			continue
+		}
+		text := "open connections are reset, because their drain deadline has passed"
+		if left := until.Sub(now).Round(time.Second); until.After(now) {
+			text = fmt.Sprintf("open connections stay until %s, for %v", until.UTC().Format(time.RFC3339), max(left, time.Second))
+		}
+		if e.Text != "" {
+			text = e.Text + "; " + text
+		}
+		e.Text = text
+	}
 }
 
 // missing adds the items of one list that the other list lacks.

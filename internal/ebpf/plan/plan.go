@@ -79,7 +79,7 @@ const (
 func Append(list []Route, s *state.Service, settings *Settings) []Route {
 	for i := range s.Ports {
 		p := &s.Ports[i]
-		if p.Protocol != state.TCP || p.Affinity > 0 || p.Balance != state.Random {
+		if p.Protocol != state.TCP || p.Affinity > 0 || p.Balance != state.Random || p.DrainSeconds > 0 {
 			continue
 		}
 		for _, external := range []bool{false, true} {

@@ -135,6 +135,7 @@ func TestFrontends(t *testing.T) {
 		"all":      {func(*state.Port, *plan.Settings) {}, all},
 		"UDP":      {func(p *state.Port, _ *plan.Settings) { p.Protocol = state.UDP }, ""},
 		"SCTP":     {func(p *state.Port, _ *plan.Settings) { p.Protocol = state.SCTP }, ""},
+		"deadline": {func(p *state.Port, _ *plan.Settings) { p.DrainSeconds = 30 }, ""},
 		"hash":     {func(p *state.Port, _ *plan.Settings) { p.Balance = state.HashConnection }, ""},
 		"affinity": {func(p *state.Port, _ *plan.Settings) { p.Affinity = time.Second }, ""},
 		"source ranges leave the load balancer to netfilter": {func(p *state.Port, _ *plan.Settings) {

@@ -127,6 +127,11 @@ func InSet(reg uint32, set string) Expr {
 	return Expr{"lookup", []Attr{attrString(nftaLookupSet, set), attrReg(nftaLookupSreg, reg)}}
 }
 
+// NotInSet goes on if the value that starts in the register is not in the set.
+func NotInSet(reg uint32, set string) Expr {
+	return Expr{"lookup", []Attr{attrString(nftaLookupSet, set), attrReg(nftaLookupSreg, reg), attrU32(nftaLookupFlags, nftLookupInverted)}}
+}
+
 // MapLookup goes on if the value that starts in the register is a key of the map, with the data in dst.
 func MapLookup(reg, dst uint32, set string) Expr {
 	return Expr{"lookup", []Attr{attrString(nftaLookupSet, set), attrReg(nftaLookupSreg, reg), attrReg(nftaLookupDreg, dst)}}

@@ -221,9 +221,12 @@ const (
 
 // The expressions lookup and dynset (enum nft_lookup_attributes, enum nft_dynset_attributes, enum nft_dynset_ops).
 const (
-	nftaLookupSet  = 1
-	nftaLookupSreg = 2
-	nftaLookupDreg = 3
+	nftaLookupSet   = 1
+	nftaLookupSreg  = 2
+	nftaLookupDreg  = 3
+	nftaLookupFlags = 5
+
+	nftLookupInverted = 1 // NFT_LOOKUP_F_INV
 
 	nftaDynsetSetName  = 1
 	nftaDynsetOp       = 3

@@ -127,6 +127,8 @@ func TestKernelNumbers(t *testing.T) {
 		"NFTA_LOOKUP_SET":                 {nftaLookupSet, unix.NFTA_LOOKUP_SET},
 		"NFTA_LOOKUP_SREG":                {nftaLookupSreg, unix.NFTA_LOOKUP_SREG},
 		"NFTA_LOOKUP_DREG":                {nftaLookupDreg, unix.NFTA_LOOKUP_DREG},
+		"NFTA_LOOKUP_FLAGS":               {nftaLookupFlags, unix.NFTA_LOOKUP_FLAGS},
+		"NFT_LOOKUP_F_INV":                {nftLookupInverted, unix.NFT_LOOKUP_F_INV},
 		"NFTA_DYNSET_SET_NAME":            {nftaDynsetSetName, unix.NFTA_DYNSET_SET_NAME},
 		"NFTA_DYNSET_OP":                  {nftaDynsetOp, unix.NFTA_DYNSET_OP},
 		"NFTA_DYNSET_SREG_KEY":            {nftaDynsetSregKey, unix.NFTA_DYNSET_SREG_KEY},

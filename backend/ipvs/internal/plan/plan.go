@@ -66,7 +66,7 @@ type Settings struct {
 	// Retired is set if IPVS is to serve nothing.
 	Retired bool
 	// Connections is set if the base needs all endpoints of a TCP port, including frontends that IPVS serves. Otherwise the base would reset
-	// connections to the endpoints that it does not know.
+	// connections to the endpoints that it does not know. Among these are the endpoints of a port that has lost its deadline, and goes to IPVS.
 	Connections bool
 	// Weights is set if the scheduler shares connections by the weights of real servers. Otherwise frontends with different weights are left to the base.
 	Weights bool
@@ -147,8 +147,8 @@ func (o *Settings) plain(p *state.Port, f *state.Frontend) (*state.Traffic, bool
 		t = &p.Internal
 	}
 	// A virtual server remembers clients for itself only, while their connections last. The affinity of a port covers all its frontends, and
-	// ends some time after the last connection began. Hashes make the base's choice on all nodes.
-	return t, f.Kind != state.NodePort && !f.Restricted && p.Affinity == 0 && p.Balance == state.Random &&
+	// ends some time after the last connection began. Hashes make the base's choice on all nodes. The base keeps deadlines in the kernel.
+	return t, f.Kind != state.NodePort && !f.Restricted && p.Affinity == 0 && p.Balance == state.Random && p.DrainSeconds == 0 &&
 		t.Inside.Verdict == state.Forward && t.Inside.Equal(&t.Outside) && o.draws(&t.Inside)
 }
 

@@ -57,6 +57,7 @@ func TestDivide(t *testing.T) {
 		"equal weights":   {change: weigh(0, 7, 7), want: all},
 		"a refused share": {change: weigh(1, 7, 7), o: Settings{Weights: true}, want: all[:1]},
 		"a hash":          {change: func(p *state.Port) { p.Balance = state.HashClient }},
+		"a deadline":      {change: func(p *state.Port) { p.DrainSeconds = 30 }},
 		"affinity":        {change: func(p *state.Port) { p.Affinity = time.Hour }},
 		"local policy":    {change: func(p *state.Port) { p.External.Outside = forward("10.244.0.1:8080") }, want: all[:1]},
 		"local, none":     {change: func(p *state.Port) { p.External.Outside = state.Route{Verdict: state.Drop} }, want: all[:1]},

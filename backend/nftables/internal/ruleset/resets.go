@@ -13,9 +13,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// ResetsName is the name of the table, in each family, whose rules reset connections that are translated to endpoints that are gone. A
-// table exists only while there are such endpoints, because without the table, packets pass no further hook. So the rules have a table of
-// their own.
+// ResetsName is the name of the table, in each family, whose rules reset translated connections. These are connections to endpoints that are
+// gone, or whose deadline has passed. A table exists only while there are such endpoints, because without the table, packets pass no further hook. So the
+// rules have a table of their own.
 const ResetsName = "switchyard-resets"
 
 // ResetTables returns the tables of resets, for IPv4 and for IPv6.
@@ -25,8 +25,8 @@ func ResetTables() []nft.Table {
 
 func resetTable(f state.Family) nft.Table { return nft.Table{Family: family(f), Name: ResetsName} }
 
-// setGone is the set in the tables of resets: address . port of endpoints that are gone.
-const setGone = "gone"
+// SetGone is the set in the tables of resets of endpoints that are gone: address . port.
+const SetGone = "gone"
 
 // resetHooks are the hooks of packets to an endpoint after their translation. An endpoint elsewhere is in forward, one at an address of the
 // node in input. Connections of the node itself pass output.
@@ -48,11 +48,14 @@ const (
 // a time.
 type Resets struct {
 	flags   nft.TableFlags
+	rules   resetRules
 	serving serving
 	// left are endpoints that have left a service, from that which they left last. They are gone if they do not serve another.
 	left  map[endpointKey]state.ServiceName
 	gone  map[endpointKey]goneEndpoint
 	state [2]resetState // by family
+	// drains are the endpoints with a deadline.
+	drains drains
 	// Dropped counts endpoints that were not reset because there were too many.
 	Dropped int
 }
@@ -72,9 +75,33 @@ type resetState struct {
 	packets uint64
 }
 
-// NewResets returns one that knows nothing of the kernel yet. Tables get the flags.
+// resetRules are what the tables of resets have rules for.
+type resetRules struct {
+	gone   bool // endpoints that are gone
+	drains bool // endpoints with a deadline
+}
+
+// NewResets returns one that resets nothing, and knows nothing of the kernel yet. Tables get the flags.
 func NewResets(flags nft.TableFlags) *Resets {
-	return &Resets{flags: flags, serving: serving{}, left: map[endpointKey]state.ServiceName{}, gone: map[endpointKey]goneEndpoint{}}
+	return &Resets{
+		flags: flags, serving: serving{}, left: map[endpointKey]state.ServiceName{}, gone: map[endpointKey]goneEndpoint{}, drains: newDrains(),
+	}
+}
+
+// ResetGone sets whether connections to all endpoints that are gone are reset. The next plan has to be a comparison.
+func (r *Resets) ResetGone(on bool) {
+	if r.rules.gone = on; !on {
+		clear(r.serving)
+		clear(r.left)
+	}
+}
+
+// UseDeadlines has connections reset whose service sets a deadline. It reports whether they were not before. The next plan then has to be a
+// comparison.
+func (r *Resets) UseDeadlines() (isNew bool) {
+	isNew = !r.rules.drains
+	r.rules.drains = true
+	return isNew
 }
 
 func (r *Resets) of(f state.Family) *resetState {
@@ -89,13 +116,22 @@ type Serving struct {
 	r     *Resets
 	moves moves
 	whole serving // in place of moves, if it is not nil
+	// drains is what changes of the ways to endpoints, and services are what a comparison had to make.
+	drains   drainMoves
+	services []*state.Service
 }
 
 // After returns which endpoints serve after a plan. want is what a comparison had to make, nil for a change.
 func (r *Resets) After(p *Plan, want *Desired) *Serving {
-	s := &Serving{r: r, moves: movesOf(p.Changed())}
+	s := &Serving{r: r, drains: r.drains.movesAfter(p)}
 	if want != nil {
-		s.whole = countServing(want.All())
+		s.services = want.All()
+	}
+	if r.rules.gone {
+		s.moves = movesOf(p.Changed())
+		if want != nil {
+			s.whole = countServing(s.services)
+		}
 	}
 	return s
 }
@@ -131,6 +167,7 @@ func (s *Serving) back() (list []endpointKey) {
 
 // Commit notes that the plan was carried out.
 func (s *Serving) Commit() {
+	s.drains.commit()
 	for k, m := range s.moves {
 		if m.by < 0 {
 			s.r.left[k] = m.from
@@ -178,6 +215,9 @@ type ResetPlan struct {
 	found [2]bool
 	del   []endpointKey
 	add   []goneElement
+	// delDraining are ways whose connections no longer wait for a deadline.
+	delDrained, delDraining []way
+	addDrained              []drainedElement
 }
 
 type goneElement struct {
@@ -192,7 +232,7 @@ func (r *Resets) plan(now time.Time) *ResetPlan {
 // Clear plans that connections to endpoints which serve again are no longer reset.
 func (r *Resets) Clear(s *Serving, now time.Time) *ResetPlan {
 	p := r.plan(now)
-	p.del = s.back()
+	p.del, p.delDrained = s.back(), s.drains.back.sorted()
 	return p
 }
 
@@ -201,6 +241,11 @@ func (r *Resets) Expire(now time.Time) *ResetPlan {
 	for k, g := range r.gone {
 		if !g.until.After(now) {
 			r.forget(k)
+		}
+	}
+	for w, v := range r.drains.held.all() {
+		if !v.until.After(now) {
+			r.drains.forget(w, v)
 		}
 	}
 	return r.plan(now)
@@ -214,9 +259,10 @@ func (r *Resets) forget(k endpointKey) {
 }
 
 // Lost plans that connections to the endpoints are reset that have left a service and serve no other. It returns those endpoints, also those
-// for which there is no room.
+// for which there is no room. It also plans the deadlines of endpoints that have left a service with a deadline.
 func (r *Resets) Lost(now time.Time) (p *ResetPlan, gone []netip.AddrPort) {
 	p = r.plan(now)
+	r.drains.set(p)
 	if len(r.left) == 0 {
 		return p, nil
 	}
@@ -249,23 +295,36 @@ func index(f state.Family) int {
 type Found struct {
 	Family   state.Family
 	Skeleton *nft.Skeleton // nil if there is no table
-	Gone     []nft.Elem    // of the set of endpoints
+	// Elems are the elements of the sets that [SetsIn] names.
+	Elems map[string][]nft.Elem
 }
 
-// HasSets reports whether a table of resets has its set as this version makes it.
-func HasSets(f state.Family, sk *nft.Skeleton) bool {
-	return !slices.ContainsFunc(resetSets(f), func(s nft.Set) bool { return !sk.HasSet(resetTable(f), &s) })
+// SetsIn names the sets of a table of resets that are as this version makes them.
+func SetsIn(f state.Family, sk *nft.Skeleton) (names []string) {
+	for _, s := range resetSets(f, resetRules{gone: true, drains: true}) {
+		if sk.HasSet(resetTable(f), &s) {
+			names = append(names, s.Name)
+		}
+	}
+	return names
 }
 
 // Compare plans the difference between the kernel's content and the endpoints to reset, given the endpoints that are to
-// serve. If inherited is set, it keeps all elements of an earlier process, except the endpoints that are to serve.
+// serve. If inherited is set, it keeps all elements of an earlier process that it has rules for, except the endpoints that are to serve. Deadlines
+// are kept as they are.
 func (r *Resets) Compare(s *Serving, found []Found, inherited bool, now time.Time) *ResetPlan {
 	p := r.plan(now)
 	for i := range found {
 		r.compareTable(p, s, &found[i], inherited)
 	}
-	p.del = append(p.del, s.back()...)
+	if r.rules.gone {
+		p.del = append(p.del, s.back()...)
+	} else {
+		p.del = append(p.del, slices.Collect(maps.Keys(r.gone))...)
+	}
+	p.delDrained = append(p.delDrained, s.drains.back.sorted()...)
 	slices.SortFunc(p.add, func(a, b goneElement) int { return a.compare(b.endpointKey) })
+	slices.SortFunc(p.addDrained, func(a, b drainedElement) int { return a.compare(b.way) })
 	return p
 }
 
@@ -273,12 +332,12 @@ func (r *Resets) compareTable(p *ResetPlan, s *Serving, in *Found, inherited boo
 	i, of := index(in.Family), r.of(in.Family)
 	p.found[i] = in.Skeleton != nil
 	there := map[endpointKey]bool{}
-	for _, e := range in.Gone {
+	for _, e := range in.Elems[SetGone] {
 		k, ok := endpointOf(in.Family, e.Key)
 		if !ok || e.Expires == 0 {
 			continue
 		}
-		if inherited && s.count(k) == 0 && of.gone < MaxGone {
+		if inherited && r.rules.gone && s.count(k) == 0 && of.gone < MaxGone {
 			r.gone[k] = goneEndpoint{parseName(e.Comment), p.now.Add(time.Duration(e.Expires) * time.Millisecond), e.Packets}
 			of.gone++
 		}
@@ -288,14 +347,29 @@ func (r *Resets) compareTable(p *ResetPlan, s *Serving, in *Found, inherited boo
 			p.del = append(p.del, k)
 		}
 	}
-	if in.Skeleton == nil || !resetsAre(in.Family, in.Skeleton, r.flags) {
+	if inherited && r.drains.inherit(in, p.now) {
+		r.rules.drains = true
+	}
+	isThere := r.drains.compare(p, in)
+	for _, w := range openWays(r.drains.held, s.services) {
+		if w.family() == in.Family {
+			s.drains.back.put(w, true)
+		}
+	}
+	if in.Skeleton == nil || !r.resetsAre(in.Family, in.Skeleton) {
 		p.replaced[i] = in.Skeleton
 		clear(there)
+		isThere = func(way, drained) bool { return false }
 	}
 	for k, g := range r.gone {
 		// An endpoint that is about to time out may be gone already.
-		if k.family() == in.Family && !there[k] && s.count(k) == 0 && g.until.After(p.now.Add(time.Second)) {
+		if r.rules.gone && k.family() == in.Family && !there[k] && s.count(k) == 0 && g.until.After(p.now.Add(time.Second)) {
 			p.add = append(p.add, goneElement{k, g})
+		}
+	}
+	for w, v := range r.drains.held.all() {
+		if w.family() == in.Family && !isThere(w, v) && !s.drains.back.has(w) && v.until.After(p.now.Add(time.Second)) {
+			p.addDrained = append(p.addDrained, drainedElement{w, v})
 		}
 	}
 }
@@ -309,16 +383,24 @@ func parseName(s string) state.ServiceName {
 // GiveUp makes it a plan after which nothing is reset.
 func (p *ResetPlan) GiveUp() {
 	p.del, p.add = slices.Collect(maps.Keys(p.r.gone)), nil
+	p.delDrained, p.delDraining, p.addDrained = p.r.drains.held.sorted(), nil, nil
 }
 
-// Back returns the keys in the set of endpoints of a family that the plan deletes, to read their counters before.
-func (p *ResetPlan) Back(f state.Family) [][]byte { return keysOf(f, slices.Values(p.del)) }
+// Back returns the keys in the sets of endpoints of a family that the plan deletes, to read their counters before.
+func (p *ResetPlan) Back(f state.Family) map[string][][]byte {
+	return map[string][][]byte{SetGone: keysOf(f, slices.Values(p.del)), SetDrained: keysOf(f, slices.Values(p.delDrained))}
+}
 
-// Gone returns the keys in the set of endpoints of a family.
-func (r *Resets) Gone(f state.Family) [][]byte { return keysOf(f, maps.Keys(r.gone)) }
+// Keys returns the keys in the sets of endpoints of a family.
+func (r *Resets) Keys(f state.Family) map[string][][]byte {
+	return map[string][][]byte{SetGone: keysOf(f, maps.Keys(r.gone)), SetDrained: keysOf(f, slices.Values(r.drains.held.sorted()))}
+}
 
-func keysOf(f state.Family, endpoints iter.Seq[endpointKey]) (keys [][]byte) {
-	for k := range endpoints {
+func keysOf[K interface {
+	family() state.Family
+	key() []byte
+}](f state.Family, of iter.Seq[K]) (keys [][]byte) {
+	for k := range of {
 		if k.family() == f {
 			keys = append(keys, k.key())
 		}
@@ -326,9 +408,9 @@ func keysOf(f state.Family, endpoints iter.Seq[endpointKey]) (keys [][]byte) {
 	return keys
 }
 
-// left returns how many endpoints of a family are gone after the plan.
+// left returns how many endpoints and ways of a family are held after the plan.
 func (p *ResetPlan) left(i int) int {
-	n := p.r.state[i].gone
+	n := p.r.state[i].gone + p.r.drains.state[i].count
 	for _, k := range p.del {
 		if _, is := p.r.gone[k]; is && index(k.family()) == i {
 			n--
@@ -336,6 +418,18 @@ func (p *ResetPlan) left(i int) int {
 	}
 	for _, e := range p.add {
 		if _, is := p.r.gone[e.endpointKey]; !is && index(e.family()) == i {
+			n++
+		}
+	}
+	deleted := ways[bool]{} // a plan may name one twice
+	for _, w := range p.delDrained {
+		if p.r.drains.held.has(w) && !deleted.has(w) && index(w.family()) == i {
+			n--
+			deleted.put(w, true)
+		}
+	}
+	for _, e := range p.addDrained {
+		if !p.r.drains.held.has(e.way) && index(e.family()) == i {
 			n++
 		}
 	}
@@ -364,16 +458,19 @@ func (p *ResetPlan) Write(b *nft.Batch) {
 		for _, k := range p.del {
 			if k.family() == f && exists {
 				// The element may have timed out. Adding it first keeps the deletion from failing.
-				b.AddElem(t, setGone, nft.Elem{Key: k.key()})
-				b.DeleteElem(t, setGone, nft.Elem{Key: k.key()})
+				b.AddElem(t, SetGone, nft.Elem{Key: k.key()})
+				b.DeleteElem(t, SetGone, nft.Elem{Key: k.key()})
 			}
 		}
 		for _, e := range p.add {
 			if e.family() == f {
-				b.AddElem(t, setGone, nft.Elem{
+				b.AddElem(t, SetGone, nft.Elem{
 					Key: e.key(), Timeout: millis(GoneTimeout), Expires: millis(min(e.until.Sub(p.now), GoneTimeout)), Comment: e.from.String(),
 				})
 			}
+		}
+		if p.r.rules.drains {
+			p.writeDrained(b, f, exists)
 		}
 	}
 }
@@ -383,10 +480,10 @@ func millis(d time.Duration) uint64 { return uint64(max(d/time.Millisecond, 1)) 
 func (p *ResetPlan) writeTable(b *nft.Batch, f state.Family) {
 	t := resetTable(f)
 	b.AddTableAs(t, p.r.flags)
-	for _, s := range resetSets(f) {
+	for _, s := range resetSets(f, p.r.rules) {
 		b.AddSet(t, &s)
 	}
-	for _, c := range resetChains(f) {
+	for _, c := range resetChains(f, p.r.rules) {
 		b.AddChain(t, &c)
 		for _, r := range c.Rules {
 			b.AddRule(t, c.Name, r)
@@ -414,6 +511,13 @@ func (p *ResetPlan) Commit() {
 		e.packets = 0
 		r.gone[e.endpointKey] = e.goneEndpoint
 	}
+	for _, w := range p.delDrained {
+		r.drains.remove(w)
+	}
+	for _, e := range p.addDrained {
+		e.packets = 0
+		r.drains.hold(e.way, e.drained)
+	}
 }
 
 // Exists returns the families whose tables exist.
@@ -437,9 +541,18 @@ func (r *Resets) Counted(f state.Family, sk *nft.Skeleton) (more bool) {
 	return more
 }
 
-// Count takes down the counts of elements of the set of endpoints. It calls fn with each increase, for the service that the endpoint left.
-func (r *Resets) Count(f state.Family, elems []nft.Elem, fn func(state.ServiceName, uint64)) {
+// Count takes down the counts of elements of a set of endpoints. It calls fn with each increase, for the service that the endpoint left.
+func (r *Resets) Count(f state.Family, set string, elems []nft.Elem, fn func(state.ServiceName, uint64)) {
 	for _, e := range elems {
+		if set == SetDrained {
+			w, ok := wayOf(f, e.Key)
+			if v, is := r.drains.held[w.endpoint][w.frontend]; ok && is && e.Packets > v.packets {
+				fn(v.from, e.Packets-v.packets)
+				v.packets = e.Packets
+				r.drains.held.put(w, v)
+			}
+			continue
+		}
 		k, ok := endpointOf(f, e.Key)
 		g, is := r.gone[k]
 		if !ok || !is || e.Packets <= g.packets {
@@ -451,36 +564,47 @@ func (r *Resets) Count(f state.Family, elems []nft.Elem, fn func(state.ServiceNa
 	}
 }
 
-// GoneSet is the name of the set of endpoints, for those who read its counters.
-func GoneSet() string { return setGone }
+// CountedSets are the names of the sets of endpoints that count.
+func CountedSets() []string { return []string{SetGone, SetDrained} }
 
-func resetSets(f state.Family) []nft.Set {
-	addr := addrType(f)
-	return []nft.Set{
-		{Name: setGone, Key: []nft.Type{addr, nft.TypePort}, Expiring: true, Counted: true},
+func resetSets(f state.Family, rules resetRules) (sets []nft.Set) {
+	endpoint := []nft.Type{addrType(f), nft.TypePort}
+	if rules.gone {
+		sets = append(sets, nft.Set{Name: SetGone, Key: endpoint, Expiring: true, Counted: true})
 	}
+	if rules.drains {
+		way := slices.Concat(endpoint, endpoint)
+		sets = append(sets, nft.Set{Name: SetDrained, Key: way, Expiring: true, Counted: true}, nft.Set{Name: SetDraining, Key: way, Expiring: true})
+	}
+	return sets
 }
 
 // resetChains returns the chains of a table of resets.
 //
 // Only translated connections are reset: others know the endpoint by its own address. Replies do not count, whose destination may happen
 // to be such an address and port. A reset of the client's own passes, so that the other end gets to know it.
-func resetChains(f state.Family) []nft.Chain {
+func resetChains(f state.Family, rules resetRules) []nft.Chain {
 	sk := skeleton{f: f}
-	// nft: tcp flags ! rst …
-	tcp := join(sk.isProto(state.TCP), one(nft.Payload(nft.Reg0, nft.TransportHeader, 13, 1), nft.MaskBytes(nft.Reg0, []byte{tcpReset}),
-		nft.Equal(nft.Reg0, []byte{0})))
+	// nft: tcp flags ! rst ct direction original ct status dnat …
+	forth := join(sk.isProto(state.TCP), one(nft.Payload(nft.Reg0, nft.TransportHeader, 13, 1), nft.MaskBytes(nft.Reg0, []byte{tcpReset}),
+		nft.Equal(nft.Reg0, []byte{0}), nft.Ct(nft.Reg0, nft.CtDirection), nft.Equal(nft.Reg0, nft.OriginalDirection())), dnatted())
 	// nft: … counter packets … reject with tcp reset
 	reset := one(nft.Counter(), nft.RejectTCP())
-	rules := []rule{
-		// nft: … ct direction original ct status dnat ip daddr . tcp dport @gone …
-		join(tcp, one(nft.Ct(nft.Reg0, nft.CtDirection), nft.Equal(nft.Reg0, nft.OriginalDirection())), dnatted(),
-			sk.load(nft.Reg0, dstAddr, dstPort), one(nft.InSet(nft.Reg0, setGone)), reset),
+	var list []rule
+	if rules.gone {
+		// nft: … ip daddr . tcp dport @gone …
+		list = append(list, join(forth, sk.load(nft.Reg0, dstAddr, dstPort), one(nft.InSet(nft.Reg0, SetGone)), reset))
+	}
+	if rules.drains {
+		way := sk.load(nft.Reg0, dstAddr, dstPort, origDstAddr, origDstPort)
+		// nft: … ip daddr . tcp dport . ct original ip daddr . ct original proto-dst @drained …
+		// nft: … ip daddr . tcp dport . ct original ip daddr . ct original proto-dst != @draining …
+		list = append(list, join(forth, way, one(nft.InSet(nft.Reg0, SetDrained)), way, one(nft.NotInSet(nft.Reg0, SetDraining)), reset))
 	}
 	var chains []nft.Chain
 	for _, name := range slices.Sorted(maps.Keys(resetHooks)) {
 		hook := &nft.Hook{Type: "filter", Number: resetHooks[name], Priority: priorityFilter}
-		chains = append(chains, nft.Chain{Name: name, Hook: hook, Rules: rules})
+		chains = append(chains, nft.Chain{Name: name, Hook: hook, Rules: list})
 	}
 	return chains
 }
@@ -489,9 +613,9 @@ func resetChains(f state.Family) []nft.Chain {
 const tcpReset = 1 << 2
 
 // resetsAre reports whether a table of resets is as this version makes it.
-func resetsAre(f state.Family, sk *nft.Skeleton, flags nft.TableFlags) bool {
-	t, chains := resetTable(f), resetChains(f)
-	return HasSets(f, sk) && sk.Fits(t, flags, resetSets(f), chains) && !slices.ContainsFunc(chains, func(c nft.Chain) bool {
+func (r *Resets) resetsAre(f state.Family, sk *nft.Skeleton) bool {
+	t, sets, chains := resetTable(f), resetSets(f, r.rules), resetChains(f, r.rules)
+	return sk.Fits(t, r.flags, sets, chains) && !slices.ContainsFunc(chains, func(c nft.Chain) bool {
 		_, same := sk.HasChain(t, &c)
 		return !same
 	})

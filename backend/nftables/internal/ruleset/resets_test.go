@@ -25,7 +25,9 @@ type resetter struct {
 }
 
 func newResetter() *resetter {
-	return &resetter{NewMirror(), NewResets(0), noon}
+	r := &resetter{NewMirror(), NewResets(0), noon}
+	r.resets.ResetGone(true)
+	return r
 }
 
 // apply applies an update, and returns the endpoints that are gone since the last one.
@@ -217,7 +219,7 @@ func TestResetKeysAreWide(t *testing.T) {
 		if back, ok := endpointOf(f, k.key()); !ok || back != k || k.addrPort() != e || k.family() != f {
 			t.Errorf("%v becomes %v", e, k.addrPort())
 		}
-		if len(k.key()) != nft.Width(resetSets(f)[0].Key) {
+		if len(k.key()) != nft.Width(resetSets(f, resetRules{gone: true})[0].Key) {
 			t.Errorf("%v: keys have %d bytes", f, len(k.key()))
 		}
 	}

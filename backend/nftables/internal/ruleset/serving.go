@@ -1,6 +1,7 @@
 package ruleset
 
 import (
+	"cmp"
 	"iter"
 	"net/netip"
 
@@ -60,25 +61,39 @@ func movesOf(changed iter.Seq2[*state.Service, *state.Service]) moves {
 
 // service adds the way from one record of a service to another. Either may be nil.
 func (m moves) service(was, is *state.Service) {
-	var before, after []state.Port
-	var name state.ServiceName
-	if was != nil {
-		before, name = was.Ports, was.Name
+	of := cmp.Or(was, is)
+	for before, after := range portPairs(was, is) {
+		m.port(of.Name, before, after)
 	}
-	if is != nil {
-		after, name = is.Ports, is.Name
-	}
-	for len(before) > 0 || len(after) > 0 {
-		switch {
-		case len(after) == 0 || len(before) > 0 && before[0].Compare(&after[0]) < 0:
-			m.port(name, &before[0], nil)
-			before = before[1:]
-		case len(before) == 0 || before[0].Compare(&after[0]) > 0:
-			m.port(name, nil, &after[0])
-			after = after[1:]
-		default:
-			m.port(name, &before[0], &after[0])
-			before, after = before[1:], after[1:]
+}
+
+// portPairs yields the ports of two records in their order, nil for a port that one of them lacks. Either record may be nil.
+func portPairs(was, is *state.Service) iter.Seq2[*state.Port, *state.Port] {
+	return func(yield func(was, is *state.Port) bool) {
+		var before, after []state.Port
+		if was != nil {
+			before = was.Ports
+		}
+		if is != nil {
+			after = is.Ports
+		}
+		for len(before) > 0 || len(after) > 0 {
+			var from, to *state.Port
+			if len(after) == 0 || len(before) > 0 && before[0].Compare(&after[0]) <= 0 {
+				from = &before[0]
+			}
+			if len(before) == 0 || len(after) > 0 && before[0].Compare(&after[0]) >= 0 {
+				to = &after[0]
+			}
+			if from != nil {
+				before = before[1:]
+			}
+			if to != nil {
+				after = after[1:]
+			}
+			if !yield(from, to) {
+				return
+			}
 		}
 	}
 }
@@ -104,21 +119,39 @@ func servingLists(p *state.Port) (lists [numRoutes + 1][]state.Endpoint) {
 	return lists
 }
 
-// list adds the way from one list to another, which are sorted. A change of a long list takes little more than going along it.
+// list adds the way from one list to another.
 func (m moves) list(name state.ServiceName, from, to []state.Endpoint) {
-	if len(from) == len(to) && len(from) > 0 && &from[0] == &to[0] {
-		return
+	for a, leaves := range differing(from, to) {
+		if leaves {
+			m.add(a, move{-1, name})
+		} else {
+			m.add(a, move{by: 1})
+		}
 	}
-	for len(from) > 0 || len(to) > 0 {
-		switch {
-		case len(from) > 0 && len(to) > 0 && from[0].Addr == to[0].Addr:
-			from, to = from[1:], to[1:]
-		case len(to) == 0 || len(from) > 0 && from[0].Compare(to[0]) < 0:
-			m.add(from[0].Addr, move{-1, name})
-			from = from[1:]
-		default:
-			m.add(to[0].Addr, move{by: 1})
-			to = to[1:]
+}
+
+// differing yields the endpoints that only one of two sorted lists has, and whether it is the first one. For long lists that differ little,
+// it takes little more than going along them.
+func differing(from, to []state.Endpoint) iter.Seq2[netip.AddrPort, bool] {
+	return func(yield func(a netip.AddrPort, leaves bool) bool) {
+		if len(from) == len(to) && len(from) > 0 && &from[0] == &to[0] {
+			return
+		}
+		for len(from) > 0 || len(to) > 0 {
+			var a netip.AddrPort
+			leaves := len(to) == 0 || len(from) > 0 && from[0].Compare(to[0]) < 0
+			switch {
+			case len(from) > 0 && len(to) > 0 && from[0].Addr == to[0].Addr:
+				from, to = from[1:], to[1:]
+				continue
+			case leaves:
+				a, from = from[0].Addr, from[1:]
+			default:
+				a, to = to[0].Addr, to[1:]
+			}
+			if !yield(a, leaves) {
+				return
+			}
 		}
 	}
 }

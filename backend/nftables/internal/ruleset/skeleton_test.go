@@ -27,6 +27,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 const (
 	goldenSkeleton = "testdata/skeleton.nft"
 	goldenResets   = "testdata/resets.nft"
+	goldenDrains   = "testdata/drains.nft"
 )
 
 // everyFeature is a shape that needs every kind of rule: counters, restricted clients, echo requests, affinity, NodePorts on loopback addresses, and in each view
@@ -74,13 +75,17 @@ var testListeners = []Listener{
 	{Family: state.IPv6, Protocol: state.UDP, Outside: true, At: netip.MustParseAddrPort("[fd73:7769:7463:6879::1]:61872")},
 }
 
-// TestGoldenResets does so with the tables of resets, without what is in them.
+// TestGoldenResets does so with the tables of resets, without what is in them: without deadlines, and with them.
 func TestGoldenResets(t *testing.T) {
-	checkGolden(t, goldenResets, func(b *nft.Batch) {
-		for _, f := range families {
-			NewResets(0).plan(noon).writeTable(b, f)
-		}
-	})
+	for file, rules := range map[string]resetRules{goldenResets: {gone: true}, goldenDrains: {gone: true, drains: true}} {
+		checkGolden(t, file, func(b *nft.Batch) {
+			for _, f := range families {
+				r := NewResets(0)
+				r.rules = rules
+				r.plan(noon).writeTable(b, f)
+			}
+		})
+	}
 }
 
 // checkGolden compares what the nft tool lists after a commit with a file.
@@ -144,7 +149,7 @@ func TestRulesShowTheirSyntax(t *testing.T) {
 		rules, comments int // at least
 	}{
 		{[]string{"skeleton.go", "relay.go", "hash.go", "ping.go"}, goldenSkeleton, TableName, 100, 40},
-		{[]string{"resets.go"}, goldenResets, ResetsName, 1, 3},
+		{[]string{"resets.go"}, goldenDrains, ResetsName, 2, 5},
 	} {
 		checkSyntax(t, c.code, c.golden, c.table, c.rules, c.comments)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/balance"
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/drain"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/ledger"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
 	"github.com/switchyard-net/switchyard/state"
@@ -155,7 +156,7 @@ func (r *Relay) Apply(_ context.Context, u *state.Update) (backend.Result, error
 	}
 	moved := r.node == nil || u.Full || !r.node.Equal(u.Node)
 	r.node = u.Node
-	names, keys := r.set(u)
+	names, keys, before := r.set(u)
 	if moved {
 		keys = r.allKeys(keys)
 	}
@@ -166,13 +167,13 @@ func (r *Relay) Apply(_ context.Context, u *state.Update) (backend.Result, error
 	if u.Full {
 		r.removeStale()
 	}
-	r.settle(names)
+	r.settle(names, before)
 	return result, nil
 }
 
-// set takes over the services of u. It returns the names of all that have changed, and the frontends that they have or had.
-func (r *Relay) set(u *state.Update) (names map[state.ServiceName]bool, keys map[state.FrontendKey]bool) {
-	names, keys = map[state.ServiceName]bool{}, map[state.FrontendKey]bool{}
+// set takes over the services of u. It returns the names of all that have changed, the frontends that they have or had, and the previous records.
+func (r *Relay) set(u *state.Update) (names map[state.ServiceName]bool, keys map[state.FrontendKey]bool, before map[state.ServiceName]*state.Service) {
+	names, keys, before = map[state.ServiceName]bool{}, map[state.FrontendKey]bool{}, map[state.ServiceName]*state.Service{}
 	note := func(name state.ServiceName) {
 		names[name] = true
 		if s := r.table.Get(name); s != nil {
@@ -183,16 +184,18 @@ func (r *Relay) set(u *state.Update) (names map[state.ServiceName]bool, keys map
 	}
 	for _, name := range u.Gone(r.table.Names()) {
 		note(name)
+		before[name] = r.table.Get(name)
 		r.table.Remove(name)
 		delete(r.unserved, name)
 	}
 	for _, s := range u.Changed {
 		note(s.Name)
+		before[s.Name] = r.table.Get(s.Name)
 		r.table.Set(s)
 		note(s.Name)
 		r.noteUnserved(s)
 	}
-	return names, keys
+	return names, keys, before
 }
 
 // frontends yields the frontends of a service that can be relayed.
@@ -491,20 +494,25 @@ func (r *Relay) dialed(c *choice, rule balance.Ejection, err error) {
 	}
 }
 
-// settle ends these services' connections and flows to endpoints that no longer serve. The caller holds mu.
-func (r *Relay) settle(names map[state.ServiceName]bool) {
+// settle ends these services' connections and flows to endpoints that no longer serve. It sets the deadlines of connections to endpoints that take
+// no more of them. The caller holds mu.
+func (r *Relay) settle(names map[state.ServiceName]bool, before map[state.ServiceName]*state.Service) {
 	for name := range names {
 		for f := range r.ofService[name] {
 			if !r.serves(&f.choice) {
 				r.endFlow(f)
 			}
 		}
-		if !r.o.ResetRemoved {
+		was, is := before[name], r.table.Get(name)
+		drains := drain.Uses(was, is)
+		if !r.o.ResetRemoved && !drains {
 			continue
 		}
 		for c := range r.conns[name] {
-			if !r.serves(&c.choice) {
+			if r.o.ResetRemoved && !r.serves(&c.choice) {
 				c.abort()
+			} else if drains {
+				c.setDeadline(was, is)
 			}
 		}
 	}

@@ -290,6 +290,36 @@ func TestConnectionStays(t *testing.T) {
 	}
 }
 
+// TestDrainDeadline: a connection whose endpoint goes ends after the deadline of its port, also if the service is deleted.
+func TestDrainDeadline(t *testing.T) {
+	for _, deleted := range []bool{false, true} {
+		n, at := newNode(t, nil), free(t, state.TCP)
+		draining := func(endpoint netip.AddrPort) *state.Service {
+			s := service(state.TCP, at, endpoint)
+			s.Ports[0].DrainSeconds = 1
+			return s
+		}
+		first := draining(serve(t, state.TCP, "a"))
+		n.apply(first)
+		c := dial(t, state.TCP, at)
+		for noted := 0; noted == 0; time.Sleep(time.Millisecond) {
+			n.mu.Lock()
+			noted = len(n.conns)
+			n.mu.Unlock()
+		}
+		if deleted {
+			if _, err := n.Apply(t.Context(), &state.Update{Removed: []state.ServiceName{first.Name}, Node: n.record}); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			n.apply(draining(serve(t, state.TCP, "b")))
+		}
+		if got, err := io.ReadAll(c); err == nil {
+			t.Errorf("deleted %v: the connection ends with %q, without a reset", deleted, got)
+		}
+	}
+}
+
 // TestSources: only clients in the ranges get through.
 func TestSources(t *testing.T) {
 	n, at := newNode(t, nil), free(t, state.TCP)

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/drain"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/ledger"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
 	"github.com/switchyard-net/switchyard/state"
@@ -127,6 +128,8 @@ type conn struct {
 	// endpoint is nil until there is one.
 	endpoint *net.TCPConn
 	aborted  bool
+	// deadline is when it ends because its endpoint takes no more connections.
+	deadline drain.Deadline
 }
 
 // Used implements [ledger.Item].
@@ -227,6 +230,9 @@ func (r *Relay) note(c *conn, at netip.Addr) bool {
 	if r.users[at] > 0 {
 		r.users[at]++
 	}
+	if is := r.table.Get(c.port.Service); drain.Uses(nil, is) { // settle may not have seen it
+		c.setDeadline(nil, is)
+	}
 	return true
 }
 
@@ -239,6 +245,9 @@ func (r *Relay) forget(c *conn, at netip.Addr) {
 	}
 	r.end(&c.choice)
 	r.release(at)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deadline.Stop()
 }
 
 // relay copies both ways until both ends have nothing more to say, or one of them breaks.
@@ -280,10 +289,22 @@ func (c *conn) join(endpoint *net.TCPConn) bool {
 	return !c.aborted
 }
 
+// setDeadline sets the deadline of a connection that follows from the previous and the present record of its service.
+func (c *conn) setDeadline(was, is *state.Service) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deadline.Set(drain.After(was, is, c.port, c.choice.endpoint), &c.mu, c.end)
+}
+
 // abort ends a connection by a reset of both ends.
 func (c *conn) abort() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.end()
+}
+
+// end is abort for a caller that holds c.mu.
+func (c *conn) end() {
 	c.aborted = true
 	reset(c.client)
 	if c.endpoint != nil {
