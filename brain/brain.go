@@ -43,13 +43,16 @@ type Config struct {
 	// to removed endpoints. It costs a change of the record for each endpoint that stops serving after it has left the
 	// routes.
 	TCPLingers bool
+	// AcceptAnnotationsOf are some of the [AnnotationDomains], whose annotations count where ours are absent. Of several, the first one counts.
+	AcceptAnnotationsOf []string
 }
 
 // Equal reports whether two configurations are the same in every field.
 func (c *Config) Equal(o *Config) bool {
 	return c.NodeName == o.NodeName && c.ServiceProxyName == o.ServiceProxyName && c.LocalDetector.Equal(o.LocalDetector) &&
 		c.NodePorts.Equal(o.NodePorts) && c.MasqueradeAll == o.MasqueradeAll && slices.Equal(c.ExternalIPs, o.ExternalIPs) && c.NodeExternalIPs == o.NodeExternalIPs &&
-		c.IgnoreExternalIPs == o.IgnoreExternalIPs && c.MaxEntries == o.MaxEntries && c.MaxFrontends == o.MaxFrontends && c.TCPLingers == o.TCPLingers
+		c.IgnoreExternalIPs == o.IgnoreExternalIPs && c.MaxEntries == o.MaxEntries && c.MaxFrontends == o.MaxFrontends && c.TCPLingers == o.TCPLingers &&
+		slices.Equal(c.AcceptAnnotationsOf, o.AcceptAnnotationsOf)
 }
 
 // Families is a set of IP families.
@@ -95,7 +98,8 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 		why.notRouted(NothingToRoute)
 		return nil
 	}
-	settings := SettingsOf(svc)
+	settings := SettingsOf(cfg, svc)
+	why.settings(settings)
 	ports := frame(claims, &addresses)
 	supply := newSupply(cfg, from, len(svc.Ports))
 	var joins [2]joiner // by family

@@ -53,7 +53,7 @@ const (
 	NotServing Reason = "NotServing"
 	// OtherNode: the endpoint is on another node, or on no known one, and the policy is Local.
 	OtherNode Reason = "OtherNode"
-	// NoWeight: the annotation switchyard.net/weight of the slice is 0.
+	// NoWeight: the annotation of the slice with its weight is 0.
 	NoWeight Reason = "NoWeight"
 	// HintedElsewhere: the hints of the endpoint name other nodes or zones, and hints are in use.
 	HintedElsewhere Reason = "HintedElsewhere"
@@ -98,6 +98,8 @@ type Explanation struct {
 	// Addresses and UnroutedPorts are left out of the record.
 	Addresses     []UnroutedAddress
 	UnroutedPorts []UnroutedPort
+	// Settings are what the annotations of the Service ask for.
+	Settings Settings
 	// Ports has one item for each port of the record, in no order.
 	Ports []PortReasons
 }
@@ -197,6 +199,12 @@ func (r *EndpointReasons) Out(p Policy) []Reason {
 func (e *Explanation) notRouted(reason Reason) {
 	if e != nil {
 		e.NotRouted = reason
+	}
+}
+
+func (e *Explanation) settings(s Settings) {
+	if e != nil {
+		e.Settings = s
 	}
 }
 

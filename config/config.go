@@ -61,6 +61,9 @@ type Config struct {
 	// ResetConnectionsToRemovedEndpoints answers packets of established TCP connections to endpoints that have left their Service with a
 	// reset.
 	ResetConnectionsToRemovedEndpoints bool
+	// AcceptAnnotationsOf are some of [brain.AnnotationDomains]. Annotations of these projects count where Switchyard's own are absent. Of several,
+	// the first one counts.
+	AcceptAnnotationsOf []string
 	// Services bounds what Services may ask for.
 	Services Services
 	// ConfigSyncPeriod is how long a watch of the API server lasts at least. The next one goes on from where it ended, if the API server's history

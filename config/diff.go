@@ -115,6 +115,7 @@ var effects = map[string]effect{
 	"detectLocal.interfaceNamePrefix":    effectLive,
 	"nodePortAddresses":                  effectLive,
 	"resetConnectionsToRemovedEndpoints": effectLive,
+	"acceptAnnotationsOf":                effectLive,
 	"services.allowedExternalIPs":        effectLive,
 	"services.nodeExternalIPs":           effectLive,
 	"services.maxEntries":                effectLive,

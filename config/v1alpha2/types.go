@@ -81,8 +81,12 @@ type KubeProxyConfiguration struct {
 	// then connect again instead of waiting for their timeouts. Endpoints that terminate and still serve keep their
 	// connections. It has no effect in `apply`; in mode ebpf, hooks leave Pods to nftables with it. See
 	// docs/operate.md#connections-to-endpoints-that-are-gone.
-	ResetConnectionsToRemovedEndpoints bool     `json:"resetConnectionsToRemovedEndpoints"`
-	Services                           Services `json:"services"`
+	ResetConnectionsToRemovedEndpoints bool `json:"resetConnectionsToRemovedEndpoints"`
+	// The projects whose annotations of Services and EndpointSlices count where Switchyard's own are absent: `cilium.io`,
+	// `kube-router.io`, `loxilb.io` and `projectcalico.org`. The first in the list takes precedence. Empty: none, so that
+	// old annotations change nothing. See docs/balance.md#annotations-of-other-projects.
+	AcceptAnnotationsOf []string `json:"acceptAnnotationsOf"`
+	Services            Services `json:"services"`
 	// How long a watch of the API server lasts at least, 5 minutes or more. It is opened again from where it ended; if
 	// the API server has gone back to an earlier state, everything is listed again
 	// (docs/operate.md#when-etcd-is-restored).
