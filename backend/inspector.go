@@ -30,6 +30,8 @@ type Held struct {
 	Verdict state.Verdict
 	// Endpoints are those that the connection can get, in order.
 	Endpoints []netip.AddrPort
+	// Draw is how one of Endpoints is chosen.
+	Draw Draw
 	// Objects are the objects that were found, in the words of the kernel's tools.
 	Objects []string
 	// Differences are between parts of the dataplane that may take the same connection and send it to different destinations.
@@ -38,6 +40,21 @@ type Held struct {
 	// are many, Connections has some of them. Count is how many there are.
 	Connections []Connection
 	Count       int
+}
+
+// Draw is how a dataplane chooses among endpoints. The zero value does not say.
+type Draw struct {
+	// Even reports whether all endpoints are as likely. Then there is nothing below.
+	Even bool
+	// Slots is the number of slots. Shares has how many of them each of [Held.Endpoints] has. A connection with another slot is refused.
+	Slots  int
+	Shares []int
+	// Hashed reports whether a hash chooses the slot, and not chance.
+	Hashed bool
+	// Slot is the client's slot, and Endpoint the endpoint there. Both are for a hash of the client's address alone. Endpoint is not valid if the
+	// slot is not known or the connection is refused.
+	Slot     int
+	Endpoint netip.AddrPort
 }
 
 // Connection is an open connection. Client has opened it, and Server answers.

@@ -8,6 +8,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // inspector reads single frontends back, concurrently with everything else that the dataplane does.
@@ -51,6 +52,12 @@ func (b *Backend) Inspect(q backend.Query) (backend.Held, error) {
 		return backend.Held{}, fmt.Errorf("nftables: %w", err)
 	}
 	out := backend.Held{Verdict: held.Verdict, Endpoints: held.Endpoints, Objects: held.Objects}
+	if d := held.Draw; held.Verdict == state.Forward {
+		out.Draw = backend.Draw{Even: d.Slots == 0, Slots: d.Slots, Shares: d.Shares, Hashed: d.Hashed}
+		if d.Endpoint.IsValid() && !q.Node { // which address of the node a connection gets is not known here
+			out.Draw.Slot, out.Draw.Endpoint = d.Slot, d.Endpoint
+		}
+	}
 	filter := conntrack.Filter{Family: q.Frontend.Family, Protocol: q.Frontend.Protocol, Dst: q.Dst, DstPort: q.Frontend.Port}
 	if err := b.flows.Ends(filter, q.Source, out.Add); err != nil {
 		return backend.Held{}, fmt.Errorf("nftables: %w", err)

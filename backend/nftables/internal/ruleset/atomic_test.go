@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/internal/consistent"
-	"github.com/switchyard-net/switchyard/internal/consistent/consistenttest"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -337,7 +336,7 @@ func TestHashedClients(t *testing.T) {
 			if p.Balance == state.HashConnection {
 				port = 40000 // of the interpreter
 			}
-			at := consistent.Table(r)[consistenttest.Slot(c.src, port, consistent.SizeFor(len(r.Endpoints)))]
+			at := consistent.Table(r)[consistent.Slot(c.src, port, consistent.SizeFor(len(r.Endpoints)))]
 			want := outcome{verdict: "rejected"}
 			if at != consistent.Refused {
 				want = outcome{"to", r.Endpoints[at].Addr, false}
