@@ -51,8 +51,9 @@ type Draw struct {
 	Shares []int
 	// Hashed reports whether a hash chooses the slot, and not chance.
 	Hashed bool
-	// Slot is the client's slot, and Endpoint the endpoint there. Both are for a hash of the client's address alone. Endpoint is not valid if the
-	// slot is not known or the connection is refused.
+	// Known reports whether Slot is the client's slot: the hash is of the address alone, and the address is known. Endpoint is the endpoint there.
+	// It is not valid if the slot has none.
+	Known    bool
 	Slot     int
 	Endpoint netip.AddrPort
 }

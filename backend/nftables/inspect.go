@@ -54,8 +54,8 @@ func (b *Backend) Inspect(q backend.Query) (backend.Held, error) {
 	out := backend.Held{Verdict: held.Verdict, Endpoints: held.Endpoints, Objects: held.Objects}
 	if d := held.Draw; held.Verdict == state.Forward {
 		out.Draw = backend.Draw{Even: d.Slots == 0, Slots: d.Slots, Shares: d.Shares, Hashed: d.Hashed}
-		if d.Endpoint.IsValid() && !q.Node { // which address of the node a connection gets is not known here
-			out.Draw.Slot, out.Draw.Endpoint = d.Slot, d.Endpoint
+		if d.Known && !q.Node { // which address of the node a connection gets is not known here
+			out.Draw.Known, out.Draw.Slot, out.Draw.Endpoint = true, d.Slot, d.Endpoint
 		}
 	}
 	filter := conntrack.Filter{Family: q.Frontend.Family, Protocol: q.Frontend.Protocol, Dst: q.Dst, DstPort: q.Frontend.Port}

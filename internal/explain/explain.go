@@ -188,6 +188,7 @@ func (v *view) route(a *Answer, c Connection, h held, why *store.Explanation) {
 	}
 	if a.Verdict == Forwarded {
 		v.balance(a, h, why)
+		a.shares(route)
 	}
 	if why.LastKnown {
 		a.Notes = append(a.Notes, "the Service has no usable endpoint now: these are the last known ones, which are kept")
@@ -204,8 +205,10 @@ func (v *view) balance(a *Answer, h held, why *store.Explanation) {
 			a.policy(from.Name, from.Value, "it has no effect, because the Service has session affinity")
 		}
 	case h.port.Balance == state.HashClient:
+		a.hashedBy = from.Name
 		a.policy(from.Name, from.Value, "all connections of a client address go to one endpoint, which is the same on all nodes")
 	case h.port.Balance == state.HashConnection:
+		a.hashedBy = from.Name
 		a.policy(from.Name, from.Value, "the client's address and port choose the endpoint, which is the same on all nodes")
 	}
 }

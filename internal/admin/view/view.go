@@ -187,6 +187,8 @@ type View struct {
 	Store *store.Store
 	// Failed returns why the dataplane cannot program a Service, nil if it can. It may be nil.
 	Failed func(state.ServiceName) error
+	// Lacks returns the features that a Service uses and the dataplane lacks. It may be nil.
+	Lacks func(state.ServiceName) state.Features
 	// Facts make findings plainer, and name pods. They may be nil.
 	Facts *diagnosis.Facts
 	// Local are the addresses of the node's interfaces, none if they are not known.
@@ -247,6 +249,12 @@ func (v *View) ServiceOf(why *store.Explanation) *Service {
 	}
 	row.Endpoints = together(why)
 	row.Findings = diagnosis.Service(why, v.Store.Snapshot().Node().Name, v.Facts, v.Local)
+	if v.Lacks != nil {
+		if missing := v.Lacks(o.Name); missing != 0 {
+			row.Findings = append([]diagnosis.Finding{diagnosis.Lacking(o.Name, missing)}, row.Findings...)
+			diagnosis.Sort(row.Findings)
+		}
+	}
 	for i := range row.Findings {
 		if f := &row.Findings[i]; f.Severity != diagnosis.Remark {
 			row.Problems = append(row.Problems, f.String())

@@ -61,6 +61,12 @@ func TestServices(t *testing.T) {
 		}
 		return nil
 	}
+	v.Lacks = func(name state.ServiceName) (missing state.Features) {
+		if name == web {
+			missing = state.Weights | state.Balances
+		}
+		return missing
+	}
 	var rows []string
 	for s := range v.Services(view.Selection{}) {
 		p := s.Ports[0]
@@ -69,7 +75,7 @@ func TestServices(t *testing.T) {
 	}
 	want := []string{
 		"shop/db Headless [] [] 0/0 Headless [] :5432:0/TCP",
-		"shop/web LoadBalancer [10.96.0.10] [203.0.113.1 192.0.2.1] 2/3 NotReady=1  [no room in the kernel] http:80:30080/TCP",
+		"shop/web LoadBalancer [10.96.0.10] [203.0.113.1 192.0.2.1] 2/3 NotReady=1  [the dataplane lacks weights,balance, and serves the Service without; choose another mode, or remove the annotations no room in the kernel] http:80:30080/TCP",
 	}
 	if !slices.Equal(rows, want) {
 		t.Errorf("rows\n%s\nwant\n%s", strings.Join(rows, "\n"), strings.Join(want, "\n"))

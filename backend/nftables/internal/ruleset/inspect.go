@@ -30,9 +30,10 @@ type Draw struct {
 	// Slots is how many slots there are, 0 if endpoints are drawn evenly. Shares has how many of them each endpoint has.
 	Slots  int
 	Shares []int
-	// Hashed reports whether a hash chooses the slot. Slot is the one of the client's address, and Endpoint the endpoint there. Endpoint is not
-	// valid if the slot is not known or has none.
+	// Hashed reports whether a hash chooses the slot. Slot is the one of the client's address, if it is known, and Endpoint the endpoint there.
+	// Endpoint is not valid if the slot has none.
 	Hashed   bool
+	Known    bool
 	Slot     int
 	Endpoint netip.AddrPort
 }
@@ -134,7 +135,7 @@ func (in *inspection) hashed(v view, src netip.Addr) bool {
 			slot := -1
 			if k == hashClients && state.FamilyOf(src) == in.family {
 				slot = consistent.Slot(src, 0, size)
-				in.held.Draw.Slot = slot
+				in.held.Draw.Known, in.held.Draw.Slot = true, slot
 			}
 			in.take(id, keys, slot)
 			return true
