@@ -149,6 +149,9 @@ type EndpointReasons struct {
 	Unusable Reason
 	// Cluster and Local are why the policy does not choose it. They are empty if it does, and if the policy is not in use.
 	Cluster, Local []Reason
+	// Weight is the weight of the endpoint, if Weighted reports that the endpoints of the port have weights.
+	Weight   int
+	Weighted bool
 
 	index int // of Endpoint in Slice
 }
@@ -257,10 +260,12 @@ func (e *Explanation) port(c *claim, fits bool, here location, from *supply, par
 		r.ZoneHints = t.use(zoneHinted, zoneHere)
 	}
 	noted := make(map[netip.AddrPort]bool)
+	weighted := isWeighted(parts)
 	for _, part := range parts {
 		for i := range part.slice.Endpoints {
 			ep := &part.slice.Endpoints[i]
-			at := EndpointReasons{Addr: netip.AddrPortFrom(ep.Addr, part.port), Slice: part.slice, Endpoint: ep, index: i}
+			at := EndpointReasons{Addr: netip.AddrPortFrom(ep.Addr, part.port), Slice: part.slice, Endpoint: ep, index: i, Weighted: weighted}
+			at.Weight = max(int(part.among(weighted)), 0) // noWeight is 0
 			at.judge(here.traitsOf(ep), c.family, noted, eps, by)
 			r.Endpoints = append(r.Endpoints, at)
 		}

@@ -112,7 +112,25 @@ type Endpoint struct {
 	// Reasons are why it gets no connections from inside, OutsideReasons why it gets none from outside.
 	Reasons        []brain.Reason `json:"reasons,omitempty"`
 	OutsideReasons []brain.Reason `json:"outsideReasons,omitempty"`
+	// Weight is the weight that the endpoint's slice gives it, nil if no slice of the Service gives any for the port.
+	Weight *uint32 `json:"weight,omitempty"`
+	// Share is the share of new connections from inside that the weights ask for, from 0 to 1.
+	Share float64       `json:"share"`
+	State EndpointState `json:"state"`
 }
+
+// EndpointState is a word for what an endpoint does on the node.
+type EndpointState string
+
+// The states.
+const (
+	// Active: it gets new connections.
+	Active EndpointState = "active"
+	// Draining: it gets no new connections, and goes on with its open ones.
+	Draining EndpointState = "draining"
+	// Idle: it gets no new connections, for other reasons than that it goes.
+	Idle EndpointState = "idle"
+)
 
 // Node is a Node that the process knows: its own, if its object has been delivered.
 type Node struct {
@@ -379,8 +397,9 @@ func (v *View) EndpointsOf(name state.ServiceName, why *store.Explanation) iter.
 		})
 		for i := range why.Ports {
 			p := &why.Ports[i]
+			all := insideWeight(p)
 			for j := range p.Endpoints {
-				if !yield(v.endpoint(name, p, &p.Endpoints[j])) {
+				if !yield(v.endpoint(name, p, &p.Endpoints[j], all)) {
 					return
 				}
 			}
@@ -388,7 +407,25 @@ func (v *View) EndpointsOf(name state.ServiceName, why *store.Explanation) iter.
 	}
 }
 
-func (v *View) endpoint(name state.ServiceName, p *brain.PortReasons, r *brain.EndpointReasons) *Endpoint {
+// insideWeight is the sum of the weights of the endpoints that get connections from inside.
+func insideWeight(p *brain.PortReasons) (sum float64) {
+	for i := range p.Endpoints {
+		if r := &p.Endpoints[i]; len(insideReasons(p, r)) == 0 {
+			sum += weightOf(r)
+		}
+	}
+	return sum
+}
+
+func weightOf(r *brain.EndpointReasons) float64 {
+	if r.Weighted {
+		return float64(r.Weight)
+	}
+	return 1
+}
+
+// endpoint returns the row of an endpoint. all is the sum of the weights of the endpoints that get connections from inside.
+func (v *View) endpoint(name state.ServiceName, p *brain.PortReasons, r *brain.EndpointReasons, all float64) *Endpoint {
 	row := &Endpoint{
 		Namespace: name.Namespace, Service: name.Name, Port: p.Name, Protocol: p.Protocol.String(), Addr: r.Addr,
 		Node: r.Endpoint.NodeName, Slice: r.Slice.Name, Reasons: insideReasons(p, r),
@@ -402,7 +439,24 @@ func (v *View) endpoint(name state.ServiceName, p *brain.PortReasons, r *brain.E
 	if p.NoRoom {
 		row.Outside, row.OutsideReasons = false, []brain.Reason{brain.NoRoom}
 	}
+	if r.Weighted {
+		row.Weight = new(uint32(r.Weight))
+	}
+	if row.Inside {
+		row.Share = weightOf(r) / all
+	}
+	row.State = stateOf(row, r)
 	return row
+}
+
+func stateOf(row *Endpoint, r *brain.EndpointReasons) EndpointState {
+	switch {
+	case row.Inside || row.Outside:
+		return Active
+	case r.Endpoint.Serving && (r.Endpoint.Terminating && r.Unusable == "" || r.Unusable == brain.NoWeight):
+		return Draining
+	}
+	return Idle
 }
 
 // Nodes yields the rows of Nodes, by name.
