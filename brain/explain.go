@@ -293,9 +293,11 @@ func (r *EndpointReasons) judge(is traits, family state.Family, noted map[netip.
 		r.Unusable = Duplicate
 	case eps[i].weight == noWeight:
 		noted[r.Addr] = true
+		r.Weight = 0
 		r.Unusable = NoWeight
 	default:
 		noted[r.Addr] = true
+		r.Weight = int(eps[i].weight) // of several slices, the largest
 		r.Cluster, r.Local = by.cluster.reasons(is), by.local.reasons(is)
 	}
 }

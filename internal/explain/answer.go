@@ -71,6 +71,7 @@ type Answer struct {
 	RefusedShare float64 `json:"refusedShare,omitempty"`
 
 	hashedBy string // the name of the policy that hashes connections, empty if none does
+	even     bool   // the dataplane does not go by weights, and Endpoints say so
 }
 
 // Client is who connects.

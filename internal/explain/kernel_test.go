@@ -91,6 +91,10 @@ func TestLack(t *testing.T) {
 		if text := written(t, a); !strings.Contains(text, want) {
 			t.Errorf("%v: no %q in\n%s", missing, want, text)
 		}
+		a.Compare(explain.Kernel{Draw: &explain.Draw{Even: true}}) // says the same
+		if text := written(t, a); !strings.Contains(text, want) || strings.Contains(text, "others, but") {
+			t.Errorf("%v: no %q, or twice, in\n%s", missing, want, text)
+		}
 	}
 }
 
@@ -159,4 +163,19 @@ func written(t *testing.T, a *explain.Answer) string {
 		t.Fatal(err)
 	}
 	return b.String()
+}
+
+// TestLimitOfShares: the list of shares stays as long as the list of endpoints that it belongs to.
+func TestLimitOfShares(t *testing.T) {
+	k := explain.Kernel{Dataplane: "nftables", Verdict: explain.Forwarded, Draw: &explain.Draw{Slots: 4093, Hashed: true}}
+	for i := range 2000 {
+		k.Endpoints = append(k.Endpoints, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), 80))
+		k.Draw.Shares = append(k.Draw.Shares, 2)
+	}
+	a := canary(t, "hash")
+	a.Compare(k)
+	explain.Limit([]*explain.Answer{a})
+	if d := a.Kernel.Draw; len(d.Shares) != len(a.Kernel.Endpoints) || len(d.Shares) > 1000 || d.Refused != 93 {
+		t.Errorf("%d shares of %d endpoints, %d slots refuse", len(d.Shares), len(a.Kernel.Endpoints), d.Refused)
+	}
 }

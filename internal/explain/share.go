@@ -14,9 +14,11 @@ import (
 type Draw struct {
 	// Even reports whether all endpoints are as likely. Then the rest is empty.
 	Even bool `json:"even,omitempty"`
-	// Slots is the number of slots, of which one is chosen. Shares are the slots of each of [Kernel.Endpoints]; the rest is refused.
-	Slots  int   `json:"slots,omitempty"`
-	Shares []int `json:"shares,omitempty"`
+	// Slots is the number of slots, of which one is chosen. Shares are the slots of each of [Kernel.Endpoints]. Refused is the number of slots that
+	// have no endpoint.
+	Slots   int   `json:"slots,omitempty"`
+	Shares  []int `json:"shares,omitempty"`
+	Refused int   `json:"refused,omitempty"`
 	// Hashed reports whether a hash chooses the slot, which is the same on all nodes. Slot is the slot of the client of the question, if it is
 	// known, and Endpoint the endpoint there.
 	Hashed   bool            `json:"hashed,omitempty"`
@@ -68,12 +70,16 @@ func (a *Answer) Lack(name state.ServiceName, missing state.Features) {
 // withoutHash says why connections are not hashed, if they should be.
 func (a *Answer) withoutHash(why string) {
 	if a.hashedBy != "" {
-		a.policyOf(a.hashedBy).Text = why
+		a.policyOf(a.hashedBy).Text, a.hashedBy = why, ""
 	}
 }
 
 // withoutWeights says that all endpoints get the same share.
 func (a *Answer) withoutWeights() {
+	if a.even {
+		return
+	}
+	a.even = true
 	for i := range a.Endpoints {
 		if e := &a.Endpoints[i]; e.Weight > 0 {
 			e.Text += ", but it gets the same share as the others"
@@ -101,8 +107,10 @@ func (a *Answer) compareShares(k *Kernel) {
 		return
 	}
 	slots := make(map[netip.AddrPort]int, len(k.Endpoints))
+	k.Draw.Refused = k.Draw.Slots
 	for i, addr := range k.Endpoints {
 		slots[addr] = k.Draw.Shares[i]
+		k.Draw.Refused -= slots[addr]
 	}
 	for i := range a.Endpoints {
 		if e := &a.Endpoints[i]; e.Gets && slots[e.Addr] > 0 {
@@ -122,12 +130,8 @@ func (p *printer) draw(d *Draw) {
 	if d == nil || d.Even {
 		return
 	}
-	refused := d.Slots
-	for _, n := range d.Shares {
-		refused -= n
-	}
-	if refused > 0 {
-		p.line("", d.text(refused)+", have no endpoint: their connections are refused")
+	if d.Refused > 0 {
+		p.line("", d.text(d.Refused)+", have no endpoint: their connections are refused")
 	}
 	if !d.Hashed {
 		return

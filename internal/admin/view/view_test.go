@@ -214,8 +214,10 @@ func TestWeights(t *testing.T) {
 		"a canary": {[]model.Object{slice("a", "95", at(1, true, false), at(4, false, false)), slice("b", "5", at(2, true, false)), slice("c", "0", at(3, true, false))},
 			[]string{"1: 95 95.0% active", "2: 5 5.0% active", "3: 0 0.0% draining", "4: 95 0.0% idle"}},
 		"without an annotation": {[]model.Object{slice("a", "3", at(1, true, false)), slice("b", "", at(2, true, false))}, []string{"1: 3 75.0% active", "2: 1 25.0% active"}},
-		"terminating":           {[]model.Object{slice("a", "", at(1, true, false), at(2, false, true))}, []string{"1: - 100.0% active", "2: - 0.0% draining"}},
-		"all terminate":         {[]model.Object{slice("a", "", at(1, false, true))}, []string{"1: - 100.0% active"}},
+		"in two slices": {[]model.Object{slice("a", "1", at(1, true, false), at(2, true, false)), slice("b", "4", at(2, true, false))},
+			[]string{"1: 1 20.0% active", "2: 4 80.0% active", "2: 4 0.0% idle"}},
+		"terminating":   {[]model.Object{slice("a", "", at(1, true, false), at(2, false, true))}, []string{"1: - 100.0% active", "2: - 0.0% draining"}},
+		"all terminate": {[]model.Object{slice("a", "", at(1, false, true))}, []string{"1: - 100.0% active"}},
 	} {
 		var rows []string
 		for e := range viewOf(t, append(test.slices, svc)...).Endpoints(view.Selection{}) {
