@@ -33,6 +33,8 @@ type Held struct {
 	Verdict state.Verdict
 	// Endpoints are those that the connection can get, in order.
 	Endpoints []netip.AddrPort
+	// Draw is how one of Endpoints is chosen.
+	Draw Draw
 	// Objects are the objects that were found, in the words of the kernel's tools.
 	Objects []string
 	// Differences are between parts of the dataplane that may take the same connection and send it to different destinations.
@@ -44,6 +46,22 @@ type Held struct {
 	// Deadlines are until when open connections through the frontend stay with the endpoints of the query, for those with a drain deadline. A
 	// deadline that has passed is not after the time of the call.
 	Deadlines map[netip.AddrPort]time.Time
+}
+
+// Draw is how a dataplane chooses among endpoints. The zero value does not say.
+type Draw struct {
+	// Even reports whether all endpoints are as likely. Then there is nothing below.
+	Even bool
+	// Slots is the number of slots. Shares has how many of them each of [Held.Endpoints] has. A connection with another slot is refused.
+	Slots  int
+	Shares []int
+	// Hashed reports whether a hash chooses the slot, and not chance.
+	Hashed bool
+	// Known reports whether Slot is the client's slot: the hash is of the address alone, and the address is known. Endpoint is the endpoint there.
+	// It is not valid if the slot has none.
+	Known    bool
+	Slot     int
+	Endpoint netip.AddrPort
 }
 
 // Connection is an open connection. Client has opened it, and Server answers.

@@ -45,6 +45,8 @@ type Config struct {
 	TCPLingers bool
 	// Ping makes the node answer echo requests to the addresses of Services without the annotation switchyard.net/ping.
 	Ping bool
+	// AcceptAnnotationsOf are some of the [AnnotationDomains], whose annotations count where ours are absent. Of several, the first one counts.
+	AcceptAnnotationsOf []string
 }
 
 // Equal reports whether two configurations are the same in every field.
@@ -52,7 +54,7 @@ func (c *Config) Equal(o *Config) bool {
 	return c.NodeName == o.NodeName && c.ServiceProxyName == o.ServiceProxyName && c.LocalDetector.Equal(o.LocalDetector) &&
 		c.NodePorts.Equal(o.NodePorts) && c.MasqueradeAll == o.MasqueradeAll && slices.Equal(c.ExternalIPs, o.ExternalIPs) && c.NodeExternalIPs == o.NodeExternalIPs &&
 		c.IgnoreExternalIPs == o.IgnoreExternalIPs && c.MaxEntries == o.MaxEntries && c.MaxFrontends == o.MaxFrontends && c.TCPLingers == o.TCPLingers &&
-		c.Ping == o.Ping
+		c.Ping == o.Ping && slices.Equal(c.AcceptAnnotationsOf, o.AcceptAnnotationsOf)
 }
 
 // Families is a set of IP families.
@@ -98,7 +100,8 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 		why.notRouted(NothingToRoute)
 		return nil
 	}
-	settings := SettingsOf(svc)
+	settings := SettingsOf(cfg, svc)
+	why.settings(settings)
 	ports := frame(claims, &addresses)
 	supply := newSupply(cfg, from, len(svc.Ports))
 	var joins [2]joiner // by family

@@ -110,7 +110,7 @@ func newSupply(cfg *Config, slices []*model.EndpointSlice, ports int) supply {
 		for _, p := range s.Ports {
 			if p.Port != 0 {
 				key := portKey{p.Name, p.Protocol, s.Family}
-				su.index[key] = append(su.index[key], part{s, p.Port, weightOf(s)})
+				su.index[key] = append(su.index[key], part{s, p.Port, weightOf(cfg, s)})
 			}
 		}
 	}
@@ -128,7 +128,7 @@ func (su *supply) of(buf []part, key portKey) []part {
 		}
 		for i := range s.Ports {
 			if sp := &s.Ports[i]; sp.Port != 0 && sp.Name == key.name && sp.Protocol == key.protocol {
-				buf = append(buf, part{s, sp.Port, weightOf(s)})
+				buf = append(buf, part{s, sp.Port, weightOf(su.cfg, s)})
 			}
 		}
 	}

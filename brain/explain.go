@@ -53,7 +53,7 @@ const (
 	NotServing Reason = "NotServing"
 	// OtherNode: the endpoint is on another node, or on no known one, and the policy is Local.
 	OtherNode Reason = "OtherNode"
-	// NoWeight: the annotation switchyard.net/weight of the slice is 0.
+	// NoWeight: the annotation of the slice with its weight is 0.
 	NoWeight Reason = "NoWeight"
 	// HintedElsewhere: the hints of the endpoint name other nodes or zones, and hints are in use.
 	HintedElsewhere Reason = "HintedElsewhere"
@@ -98,6 +98,8 @@ type Explanation struct {
 	// Addresses and UnroutedPorts are left out of the record.
 	Addresses     []UnroutedAddress
 	UnroutedPorts []UnroutedPort
+	// Settings are what the annotations of the Service ask for.
+	Settings Settings
 	// Ports has one item for each port of the record, in no order.
 	Ports []PortReasons
 }
@@ -147,6 +149,9 @@ type EndpointReasons struct {
 	Unusable Reason
 	// Cluster and Local are why the policy does not choose it. They are empty if it does, and if the policy is not in use.
 	Cluster, Local []Reason
+	// Weight is the weight of the endpoint, if Weighted reports that the endpoints of the port have weights.
+	Weight   int
+	Weighted bool
 
 	index int // of Endpoint in Slice
 }
@@ -200,6 +205,12 @@ func (e *Explanation) notRouted(reason Reason) {
 	}
 }
 
+func (e *Explanation) settings(s Settings) {
+	if e != nil {
+		e.Settings = s
+	}
+}
+
 func (e *Explanation) unroutedAddress(kind state.FrontendKind, addr netip.Addr, reason Reason) {
 	if e != nil {
 		e.Addresses = append(e.Addresses, UnroutedAddress{kind, addr, reason})
@@ -249,10 +260,12 @@ func (e *Explanation) port(c *claim, fits bool, here location, from *supply, par
 		r.ZoneHints = t.use(zoneHinted, zoneHere)
 	}
 	noted := make(map[netip.AddrPort]bool)
+	weighted := isWeighted(parts)
 	for _, part := range parts {
 		for i := range part.slice.Endpoints {
 			ep := &part.slice.Endpoints[i]
-			at := EndpointReasons{Addr: netip.AddrPortFrom(ep.Addr, part.port), Slice: part.slice, Endpoint: ep, index: i}
+			at := EndpointReasons{Addr: netip.AddrPortFrom(ep.Addr, part.port), Slice: part.slice, Endpoint: ep, index: i, Weighted: weighted}
+			at.Weight = max(int(part.among(weighted)), 0) // noWeight is 0
 			at.judge(here.traitsOf(ep), c.family, noted, eps, by)
 			r.Endpoints = append(r.Endpoints, at)
 		}
@@ -280,9 +293,11 @@ func (r *EndpointReasons) judge(is traits, family state.Family, noted map[netip.
 		r.Unusable = Duplicate
 	case eps[i].weight == noWeight:
 		noted[r.Addr] = true
+		r.Weight = 0
 		r.Unusable = NoWeight
 	default:
 		noted[r.Addr] = true
+		r.Weight = int(eps[i].weight) // of several slices, the largest
 		r.Cluster, r.Local = by.cluster.reasons(is), by.local.reasons(is)
 	}
 }

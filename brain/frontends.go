@@ -124,7 +124,7 @@ func vipsOf(
 ) vips {
 	v := vips{frontends: buf}
 	guard := newSourceGuard(svc, admitsNode, family)
-	ping := SettingsOf(svc).Ping.or(cfg.Ping)
+	ping := SettingsOf(cfg, svc).Ping.or(cfg.Ping)
 	var known seen[netip.Addr]
 	add := func(kind state.FrontendKind, ips []netip.Addr) {
 		for _, ip := range ips {

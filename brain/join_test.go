@@ -35,7 +35,7 @@ func TestJoinerJoins(t *testing.T) {
 			var parts []part
 			for _, s := range of {
 				if rng.IntN(8) > 0 {
-					parts = append(parts, part{s, uint16(80 + port + rng.IntN(2)*rng.IntN(3)), weightOf(s)})
+					parts = append(parts, part{s, uint16(80 + port + rng.IntN(2)*rng.IntN(3)), weightOf(&Config{}, s)})
 				}
 			}
 			got, want := j.join(nil, here, state.IPv4, parts), join(nil, here, state.IPv4, parts)

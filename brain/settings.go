@@ -15,6 +15,8 @@ type Settings struct {
 	Ping option
 	// DrainSeconds is how long TCP connections to an endpoint may stay after it has ceased to get new ones. 0 sets no deadline.
 	DrainSeconds uint32
+	// BalanceFrom is the annotation that Balance is from.
+	BalanceFrom model.Annotation
 }
 
 // option is true, false, or what the configuration says.
@@ -42,32 +44,36 @@ type BadAnnotation struct {
 	Want string // such as "true or false"
 }
 
-// SettingsOf returns what the annotations of a service ask for. Bad values count as absent.
-func SettingsOf(svc *model.Service) Settings {
-	s, _ := readSettings(svc)
+// SettingsOf returns what the annotations of a service ask for. Bad values count as absent, and so do annotations of other projects that the
+// configuration does not accept.
+func SettingsOf(cfg *Config, svc *model.Service) Settings {
+	s, _ := readSettings(cfg, svc)
 	return s
 }
 
-// BadAnnotations returns the annotations with bad values of a service that this instance routes, sorted by name.
+// BadAnnotations returns the annotations with bad values of a service that this instance routes.
 func BadAnnotations(cfg *Config, svc *model.Service) []BadAnnotation {
 	if skips(cfg, svc) != "" {
 		return nil
 	}
-	_, bad := readSettings(svc)
+	_, bad := readSettings(cfg, svc)
 	return bad
 }
 
-func readSettings(svc *model.Service) (s Settings, bad []BadAnnotation) {
+func readSettings(cfg *Config, svc *model.Service) (s Settings, bad []BadAnnotation) {
 	for _, a := range svc.Annotations {
 		read := readers[a.Name]
 		if read == nil {
-			continue // of a later version
+			continue // of a later version, or of another project
 		}
 		if want := read(&s, a.Value); want != "" {
 			bad = append(bad, BadAnnotation{a, want})
 		}
 	}
-	return s, bad
+	if s.Balance != state.Random {
+		s.BalanceFrom = model.Annotation{Name: model.BalanceAnnotation, Value: svc.Annotation(model.BalanceAnnotation)}
+	}
+	return s, append(bad, s.readForeign(cfg, svc)...)
 }
 
 func readBalance(s *Settings, value string) (want string) {

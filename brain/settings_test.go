@@ -1,6 +1,9 @@
 package brain_test
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -109,3 +112,69 @@ func TestDrain(t *testing.T) {
 
 // bad stands for a value that is none.
 const bad = 1 << 31
+
+// TestForeignBalance: annotations of other projects count only where the configuration accepts their domain and ours is absent.
+func TestForeignBalance(t *testing.T) {
+	const (
+		cilium, sched, flags = model.CiliumAlgorithmAnnotation, model.KubeRouterSchedAnnotation, model.KubeRouterFlagsAnnotation
+		loxilb, calico, ours = model.LoxilbSelectAnnotation, model.CalicoStrategyAnnotation, model.BalanceAnnotation
+	)
+	all := brain.AnnotationDomains()
+	for _, test := range []struct {
+		accept      []string
+		annotations string // NAME=VALUE;...
+		want, bad   string
+	}{
+		{nil, cilium + "=maglev;" + loxilb + "=nonsense", "Random", ""},
+		{[]string{"loxilb.io"}, cilium + "=maglev", "Random", ""},
+		{all, cilium + "=maglev", "HashConnection by " + cilium, ""},
+		{all, cilium + "=random", "Random by " + cilium, ""},
+		{all, cilium + "=Maglev", "Random", cilium + ": random or maglev"},
+		{all, sched + "=rr", "Random by " + sched, ""},
+		{all, sched + "=sh", "HashClient by " + sched, ""},
+		{all, sched + "=sh;" + flags + "=flag-2", "HashClient by " + sched, ""}, // kube-router reads them for mh only
+		{all, sched + "=mh", "HashClient by " + sched, ""},
+		{all, sched + "=mh;" + flags + "=flag-1, flag-2", "HashConnection by " + sched, ""},
+		{all, sched + "=mh;" + flags + "=flag-1", "HashClient by " + sched, ""},
+		{all, sched + "=mh;" + flags + "=port", "HashClient by " + sched, flags + ": flag-1, flag-2 or flag-3, or several of them with commas in between"},
+		{all, flags + "=port", "Random", ""},
+		{all, sched + "=dh", "Random", sched + ": rr, sh or mh"},
+		{all, loxilb + "=rr", "Random by " + loxilb, ""},
+		{all, loxilb + "=hash", "HashConnection by " + loxilb, ""},
+		{all, loxilb + "=persist", "HashClient by " + loxilb, ""},
+		{all, loxilb + "=n2", "Random", loxilb + ": rr, hash or persist"},
+		{all, calico + "=maglev", "HashConnection by " + calico, ""},
+		{all, calico + "=x", "Random", calico + ": maglev"},
+		{all, ours + "=random;" + cilium + "=maglev", "Random", ""},
+		{all, ours + "=nonsense;" + cilium + "=maglev;" + loxilb + "=x", "Random", ours + ": random, hash or hash-connection"},
+		{[]string{"loxilb.io", "cilium.io"}, cilium + "=maglev;" + loxilb + "=persist", "HashClient by " + loxilb, ""},
+		{[]string{"cilium.io", "loxilb.io"}, cilium + "=maglev;" + loxilb + "=x", "HashConnection by " + cilium, ""},
+		{[]string{"loxilb.io", "cilium.io"}, cilium + "=maglev;" + loxilb + "=x", "HashConnection by " + cilium, loxilb + ": rr, hash or persist"},
+	} {
+		svc, cfg := service(), config()
+		cfg.AcceptAnnotationsOf = test.accept
+		for a := range strings.SplitSeq(test.annotations, ";") {
+			name, value, _ := strings.Cut(a, "=")
+			svc.Annotations = append(svc.Annotations, model.Annotation{Name: name, Value: value})
+		}
+		slices.SortFunc(svc.Annotations, func(a, b model.Annotation) int { return strings.Compare(a.Name, b.Name) })
+		settings := brain.SettingsOf(cfg, svc)
+		got := settings.Balance.String()
+		if from := settings.BalanceFrom; from.Name != "" && from.Name != ours {
+			got += " by " + from.Name
+		}
+		var bad []string
+		for _, b := range brain.BadAnnotations(cfg, svc) {
+			bad = append(bad, fmt.Sprintf("%s: %s", b.Name, b.Want))
+		}
+		if got != test.want || strings.Join(bad, "; ") != test.bad {
+			t.Errorf("%v, %s: %s with %q, want %s with %q", test.accept, test.annotations, got, bad, test.want, test.bad)
+		}
+		if balance := compute(t, cfg, thisNode(), svc, slice(state.IPv4, "10.1.0.1")).Ports[0].Balance; balance != settings.Balance {
+			t.Errorf("%v, %s: the record has %v", test.accept, test.annotations, balance)
+		}
+	}
+	if !slices.Equal(all, []string{"cilium.io", "kube-router.io", "loxilb.io", "projectcalico.org"}) {
+		t.Errorf("the domains are %q", all)
+	}
+}

@@ -16,15 +16,22 @@ type weight int32
 const noWeight weight = -1
 
 // weightOf returns the weight that a slice gives its endpoints. An invalid value counts as absent: see [BadWeight].
-func weightOf(s *model.EndpointSlice) weight {
-	w, _ := parseWeight(s.Weight)
+func weightOf(cfg *Config, s *model.EndpointSlice) weight {
+	w, _ := readWeight(cfg, s)
 	return w
 }
 
-// BadWeight reports whether the weight annotation of a slice is invalid.
-func BadWeight(s *model.EndpointSlice) bool {
-	_, ok := parseWeight(s.Weight)
+// BadWeight reports whether the weight annotation of a slice counts and is invalid.
+func BadWeight(cfg *Config, s *model.EndpointSlice) bool {
+	_, ok := readWeight(cfg, s)
 	return !ok
+}
+
+func readWeight(cfg *Config, s *model.EndpointSlice) (w weight, ok bool) {
+	if s.CiliumWeight && !cfg.accepts(ciliumDomain) {
+		return 0, true
+	}
+	return parseWeight(s.Weight)
 }
 
 // parseWeight reads the value of a weight annotation, empty if there is none. An invalid value has weight 0.

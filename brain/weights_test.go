@@ -74,6 +74,24 @@ func TestWeights(t *testing.T) {
 	}
 }
 
+// TestCiliumWeights: weights of Cilium count where the configuration accepts them.
+func TestCiliumWeights(t *testing.T) {
+	a, b := weighted("a", "3", "10.1.0.1"), weighted("b", "70%", "10.1.0.2")
+	a.CiliumWeight, b.CiliumWeight = true, true
+	for _, test := range []struct {
+		accept string
+		want   string
+		bad    bool
+	}{{"", "10.1.0.1=0 10.1.0.2=0", false}, {"loxilb.io", "10.1.0.1=0 10.1.0.2=0", false}, {"cilium.io", "10.1.0.1=3 10.1.0.2=1", true}} {
+		cfg := config()
+		cfg.AcceptAnnotationsOf = []string{test.accept}
+		rec := compute(t, cfg, thisNode(), service(), a, b)
+		if got := showWeights(rec.Ports[0].Internal.Inside); got != test.want || brain.BadWeight(cfg, a) || brain.BadWeight(cfg, b) != test.bad {
+			t.Errorf("%q: %s, want %s; b is bad: %t", test.accept, got, test.want, brain.BadWeight(cfg, b))
+		}
+	}
+}
+
 // TestExplainWeightZero: the reason names the annotation's effect.
 func TestExplainWeightZero(t *testing.T) {
 	e := brain.Explain(config(), thisNode(), service(), []*model.EndpointSlice{weighted("a", "0", "10.1.0.1"), weighted("b", "", "10.1.0.2")})

@@ -63,6 +63,9 @@ type Config struct {
 	ResetConnectionsToRemovedEndpoints bool
 	// Ping makes nodes answer echo requests to the addresses of Services without the annotation switchyard.net/ping.
 	Ping bool
+	// AcceptAnnotationsOf are some of [brain.AnnotationDomains]. Annotations of these projects count where Switchyard's own are absent. Of several,
+	// the first one counts.
+	AcceptAnnotationsOf []string
 	// Services bounds what Services may ask for.
 	Services Services
 	// ConfigSyncPeriod is how long a watch of the API server lasts at least. The next one goes on from where it ended, if the API server's history

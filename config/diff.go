@@ -116,6 +116,7 @@ var effects = map[string]effect{
 	"nodePortAddresses":                  effectLive,
 	"resetConnectionsToRemovedEndpoints": effectLive,
 	"ping":                               effectLive,
+	"acceptAnnotationsOf":                effectLive,
 	"services.allowedExternalIPs":        effectLive,
 	"services.nodeExternalIPs":           effectLive,
 	"services.maxEntries":                effectLive,

@@ -33,6 +33,7 @@ func (c *Config) Validate(platform string) []*FieldError {
 	c.validatePeriods(&errs)
 	c.validateAddresses(&errs)
 	c.validateDetectLocal(&errs)
+	c.validateAnnotations(&errs)
 	c.Services.validate(&errs)
 	c.Linux.validate(&errs)
 	c.API.validate(&errs)
@@ -165,6 +166,19 @@ func (c *Config) validateDetectLocal(errs *FieldErrors) {
 	for i, p := range cidrs {
 		if !p.IsValid() {
 			errs.Add(IndexPath(at, i), "must be a CIDR such as 10.244.0.0/16")
+		}
+	}
+}
+
+func (c *Config) validateAnnotations(errs *FieldErrors) {
+	const at = "acceptAnnotationsOf"
+	known := brain.AnnotationDomains()
+	for i, domain := range c.AcceptAnnotationsOf {
+		switch {
+		case !slices.Contains(known, domain):
+			errs.Add(IndexPath(at, i), "must be one of %s, got %q", strings.Join(known, ", "), domain)
+		case slices.Contains(c.AcceptAnnotationsOf[:i], domain):
+			errs.Add(IndexPath(at, i), "must not be in the list twice, got %q", domain)
 		}
 	}
 }

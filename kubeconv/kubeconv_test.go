@@ -3,6 +3,7 @@ package kubeconv
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -371,11 +372,33 @@ func TestAnnotations(t *testing.T) {
 	} {
 		meta := metav1.ObjectMeta{Namespace: "ns", Name: "s",
 			Annotations: map[string]string{"switchyard.net/weight": value, "other/weight": "1", "switchyard.net/balance": value, "other/balance": "hash"}}
-		if s, err := EndpointSlice(&discoveryv1.EndpointSlice{AddressType: "IPv4", ObjectMeta: meta}); err != nil || s.Weight != want {
+		if s, err := EndpointSlice(&discoveryv1.EndpointSlice{AddressType: "IPv4", ObjectMeta: meta}); err != nil || s.Weight != want || s.CiliumWeight {
 			t.Errorf("%q: got %+v, %v", value, s, err)
 		}
 		if s, err := Service(&corev1.Service{ObjectMeta: meta}); err != nil || s.Annotation(model.BalanceAnnotation) != want {
 			t.Errorf("%q: got %+v, %v", value, s, err)
+		}
+	}
+}
+
+// TestForeignAnnotations: annotations of other projects are kept under their names. Of two weights, the product's own one is.
+func TestForeignAnnotations(t *testing.T) {
+	meta := metav1.ObjectMeta{Namespace: "ns", Name: "s", Annotations: map[string]string{
+		"service.cilium.io/weight": "70", "service.cilium.io/lb-algorithm": "maglev", "service.cilium.io/type": "x", "loxilb.io/epselect": "", "kube-router.io/service.schedflags": "flag-2",
+		"lb.projectcalico.org/external-traffic-strategy": "maglev", "kube-router.io/service.scheduler": strings.Repeat("m", 300),
+	}}
+	svc, err := Service(&corev1.Service{ObjectMeta: meta})
+	if want := (model.Annotation{Name: "kube-router.io/service.scheduler", Value: strings.Repeat("m", 253) + "…"}); err != nil || len(svc.Annotations) != 4 || svc.Annotations[1] != want {
+		t.Errorf("got %+v, %v", svc, err)
+	}
+	if !slices.IsSortedFunc(model.ServiceAnnotations[:], strings.Compare) {
+		t.Errorf("%q are not sorted", model.ServiceAnnotations)
+	}
+	for own, want := range map[string]string{"": "70", "5": "5", "bad": "bad"} {
+		meta.Annotations[model.WeightAnnotation] = own
+		s, err := EndpointSlice(&discoveryv1.EndpointSlice{AddressType: "IPv4", ObjectMeta: meta})
+		if err != nil || s.Weight != want || s.CiliumWeight != (own == "") || meta.Annotations[s.WeightName()] != want {
+			t.Errorf("%q: got %+v, %v", own, s, err)
 		}
 	}
 }

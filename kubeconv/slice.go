@@ -33,7 +33,10 @@ func EndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, error) {
 		// A controller's slip in a time that only measures is not worth an error.
 		m.TriggerTime, _ = time.Parse(time.RFC3339Nano, at)
 	}
-	m.Weight = annotation(s.Annotations, model.WeightAnnotation)
+	if m.Weight = annotation(s.Annotations, model.WeightAnnotation); m.Weight == "" {
+		m.Weight = annotation(s.Annotations, model.CiliumWeightAnnotation)
+		m.CiliumWeight = m.Weight != ""
+	}
 	for i, p := range s.Ports {
 		if port, ok := f.endpointPort(index("ports", i), p); ok {
 			m.Ports = append(m.Ports, port)
@@ -96,7 +99,7 @@ func annotation(annotations map[string]string, name string) string {
 	return strings.ToValidUTF8(strings.Clone(value), "")
 }
 
-// serviceAnnotations returns the annotations of a Service that count.
+// serviceAnnotations returns the [model.ServiceAnnotations] that a Service has.
 func serviceAnnotations(all map[string]string) (kept []model.Annotation) {
 	for _, name := range model.ServiceAnnotations {
 		if value := annotation(all, name); value != "" {

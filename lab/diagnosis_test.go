@@ -368,6 +368,8 @@ func TestNothingIsFoundInSamples(t *testing.T) {
 	const newsletter = "NoEndpoints: the Service has no endpoints: its selector app=newsletter matches only Deployment shop/newsletter, which has 0 replicas; scale it to at least 1 replica"
 	for path, want := range map[string][]string{
 		"../examples/shop":          {newsletter},
+		"../examples/canary":        nil,
+		"../examples/hash":          nil,
 		"../deploy/kustomize/base":  nil,
 		"../deploy/kustomize/relay": nil,
 		inputsOfTestdata(t):         nil,

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/test/probe"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
@@ -129,11 +130,20 @@ func (r *result) judgeServers(servers directory) {
 		}
 		delete(missing, name)
 	}
+	for _, choice := range r.expect.Choices {
+		if !r.isDue(choice.Endpoint, r.connections) {
+			delete(missing, servers.name(&r.call, choice.Endpoint))
+		}
+	}
 	switch {
 	case r.expect.Affinity != "" && len(r.servers) > 1:
 		r.surprise("%d endpoints answered one client in spite of sessionAffinity", len(r.servers))
-	case r.expect.Affinity == "" && len(missing) > 0:
+	case r.hashed && len(r.servers) > 1:
+		r.surprise("%d endpoints answered one client in spite of %s: hash", len(r.servers), model.BalanceAnnotation)
+	case !r.sticks() && len(missing) > 0:
 		r.surprise("%s never answered", strings.Join(slices.Sorted(maps.Keys(missing)), ", "))
+	case !r.sticks():
+		r.judgeShares(servers)
 	}
 }
 
@@ -161,6 +171,9 @@ func (r *result) judgeSources(answers []topology.Answer, servers directory, node
 		}
 	}
 }
+
+// sticks reports whether a client has one endpoint.
+func (c *call) sticks() bool { return c.expect.Affinity != "" || c.hashed }
 
 func sourceOf(c *call, seen netip.Addr, nodeAddrs []netip.Addr) sourceSeen {
 	switch {

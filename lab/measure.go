@@ -67,7 +67,7 @@ func (s *stage) connect(ctx context.Context, c call) []topology.Answer {
 		try(3, topology.Refused, answerTimeout)
 	default:
 		for range maxRounds {
-			if !try(perEndpoint*len(c.expect.Choices), topology.Answered, answerTimeout) || c.expect.Affinity != "" || allHeard(&c, answers) {
+			if !try(c.inRound(), topology.Answered, answerTimeout) || c.sticks() || allHeard(&c, answers) {
 				break
 			}
 		}
@@ -75,11 +75,17 @@ func (s *stage) connect(ctx context.Context, c call) []topology.Answer {
 	return answers
 }
 
-// allHeard reports whether as many servers have answered as there are endpoints.
+// allHeard reports whether as many servers have answered as there are endpoints that must.
 func allHeard(c *call, answers []topology.Answer) bool {
 	heard := make(map[string]bool)
 	for _, a := range answers {
 		heard[a.Server] = true
 	}
-	return len(heard) >= len(c.expect.Choices)
+	due := 0
+	for _, choice := range c.expect.Choices {
+		if c.isDue(choice.Endpoint, maxRounds*c.inRound()) {
+			due++
+		}
+	}
+	return len(heard) >= due
 }

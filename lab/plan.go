@@ -19,6 +19,10 @@ type call struct {
 	packet  probe.Packet
 	// expect is the oracle's answer.
 	expect probe.Answer
+	// shares are the shares of connections that weights ask for, nil if all endpoints have the same share. hashed is set if a hash of the client's
+	// address chooses the endpoint.
+	shares map[netip.AddrPort]float64
+	hashed bool
 	// relayed is set if endpoints see the node's address in any case.
 	relayed bool
 }
@@ -30,8 +34,8 @@ type client struct {
 }
 
 // plan lists every call of every client to every frontend that the node under test serves, ordered by service, port,
-// frontend and client. nodeAddrs are the addresses that node ports are tried on.
-func plan(world *oracle.World, clients []client, nodeAddrs []netip.Addr) []call {
+// frontend and client. nodeAddrs are the addresses that node ports are tried on, and can the features of the dataplane.
+func plan(world *oracle.World, clients []client, nodeAddrs []netip.Addr, can state.Features) []call {
 	services := slices.SortedFunc(slices.Values(world.Services), func(a, b *model.Service) int { return a.Name.Compare(b.Name) })
 	var calls []call
 	for _, svc := range services {
@@ -44,7 +48,9 @@ func plan(world *oracle.World, clients []client, nodeAddrs []netip.Addr) []call 
 					}
 					p := probe.Packet{From: c.from, Src: src, Dst: f.addr, Protocol: port.Protocol}
 					if expect := world.Ask(p); expect.Outcome != probe.Pass {
-						calls = append(calls, call{service: svc, kind: f.kind, packet: p, expect: expect})
+						c := call{service: svc, kind: f.kind, packet: p, expect: expect}
+						c.balance(world, can)
+						calls = append(calls, c)
 					}
 				}
 			}

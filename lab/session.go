@@ -216,7 +216,7 @@ func describe(obj any) string {
 
 // round makes every call once.
 func (s *session) round(ctx context.Context) *view {
-	calls, note := withoutSCTP(plan(s.world, s.stage.clients(), s.stage.lab.Node().Addrs))
+	calls, note := withoutSCTP(plan(s.world, s.stage.clients(), s.stage.lab.Node().Addrs, backend.FeaturesOf(s.dataplane)))
 	v := &view{inputs: s.options.Inputs.String(), followed: s.options.Inputs.Followed(), services: len(s.cluster.Services), pods: len(s.cluster.Pods), findings: s.findings, names: namesWithoutIP(s.world),
 		revision: s.store.Snapshot().Revision()}
 	if note != "" {

@@ -54,6 +54,51 @@ func TestTheExampleIsAsItMustBe(t *testing.T) {
 	}
 }
 
+// TestBalanceExamples: a canary gets the share that its weight asks for, and each client of a hash has one endpoint. A dataplane that does
+// otherwise is found.
+func TestBalanceExamples(t *testing.T) {
+	netnstest.Need(t)
+	even := func(p *state.Port) {
+		list := slices.Clone(p.Internal.Inside.Endpoints)
+		for i := range list {
+			list[i].Weight = 0
+		}
+		p.Internal.Inside.Endpoints = list
+	}
+	for _, test := range []struct {
+		path string
+		bend func(*state.Port)
+		want string
+	}{
+		{"../examples/canary", nil, "✓ all 3 paths are as they must be"},
+		{"../examples/canary", even, "connections; its weight asks for 5.0%"},
+		{"../examples/hash", nil, "✓ all "},
+		{"../examples/hash", func(p *state.Port) { p.Balance = state.Random }, "endpoints answered one client in spite of switchyard.net/balance: hash"},
+	} {
+		var out strings.Builder
+		o := testOptions(t, test.path, &out)
+		o.Dataplane = func(*topology.Lab) (Dataplane, error) {
+			d, err := nftables.New(t.Context(), nftables.Options{})
+			if err != nil || d.Features()&state.Balances == 0 || test.bend == nil {
+				return d, err
+			}
+			return bentWithFeatures{bent{d, test.bend}, d.Features()}, nil
+		}
+		err := Once(t.Context(), o)
+		if (err == nil) != (test.bend == nil) || !strings.Contains(out.String(), test.want) {
+			t.Errorf("%s: %v; the table lacks %q:\n%s", test.path, err, test.want, out.String())
+		}
+	}
+}
+
+// bentWithFeatures is a bent dataplane that knows the features of another one.
+type bentWithFeatures struct {
+	bent
+	features state.Features
+}
+
+func (b bentWithFeatures) Features() state.Features { return b.features }
+
 // TestTheExampleWithSocketHooks: it is as it must be with hooks as well, which translate a good part of the connections.
 func TestTheExampleWithSocketHooks(t *testing.T) {
 	netnstest.Need(t)

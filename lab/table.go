@@ -74,7 +74,7 @@ func sameFrontend(a, b *result) bool {
 
 // joins reports whether what happened to r is what the row shows already. With affinity, clients may have different servers.
 func (o *row) joins(r *result) bool {
-	sameServers := maps.EqualFunc(o.first.servers, r.servers, func(int, int) bool { return true }) || r.expect.Affinity != ""
+	sameServers := maps.EqualFunc(o.first.servers, r.servers, func(int, int) bool { return true }) || r.sticks()
 	return sameFrontend(o.first, r) && o.first.outcome == r.outcome && o.first.source == r.source && sameServers &&
 		o.good == (len(r.surprises) == 0)
 }

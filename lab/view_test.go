@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -39,7 +40,7 @@ func testPlan() []call {
 	world := &oracle.World{NodeName: "node-a", DetectLocal: true, NodePortAddrs: func(a netip.Addr) bool { return a == nodeAddr },
 		Services: []*model.Service{web}, Slices: []*model.EndpointSlice{slice}}
 	clients := []client{{probe.FromPod, []netip.Addr{podAddr}}, {probe.FromNode, []netip.Addr{nodeAddr}}, {probe.FromOutside, []netip.Addr{clientAddr}}}
-	return plan(world, clients, []netip.Addr{nodeAddr})
+	return plan(world, clients, []netip.Addr{nodeAddr}, state.AllFeatures)
 }
 
 func TestPlan(t *testing.T) {
@@ -103,6 +104,43 @@ func TestJudge(t *testing.T) {
 				t.Errorf("surprises = %q, want one that contains %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// TestBalance: weights and hashes decide how many connections a call makes, and whose silence is a fault, as far as the dataplane knows them.
+func TestBalance(t *testing.T) {
+	for name, tt := range map[string]struct {
+		first, second string // the weights
+		balance       string
+		can           state.Features
+		want          string // outcome, endpoints, shares, connections in a round, hashed
+		due           bool   // the second endpoint in all rounds
+	}{
+		"none":               {"", "", "", state.AllFeatures, "forward 2 0 16 false", true},
+		"bad":                {"x", "-1", "random", state.AllFeatures, "forward 2 0 16 false", true},
+		"a canary":           {"95", "5", "", state.AllFeatures, "forward 2 2 160 false", true},
+		"one without":        {"3", "", "", state.AllFeatures, "forward 2 2 32 false", true},
+		"too rare":           {"65535", "1", "", state.AllFeatures, "forward 2 2 512 false", false},
+		"none for the first": {"0", "1", "", state.AllFeatures, "forward 1 1 8 false", true},
+		"none at all":        {"0", "0", "", state.AllFeatures, "reject 0 0 0 false", true},
+		"a hash":             {"", "", "hash", state.AllFeatures, "forward 2 0 16 true", true},
+		"not known":          {"95", "0", "hash", state.Ping, "forward 1 0 8 false", true},
+	} {
+		svc := *web
+		svc.Annotations = []model.Annotation{{Name: model.BalanceAnnotation, Value: tt.balance}}
+		slice := func(endpoint netip.AddrPort, weight string) *model.EndpointSlice {
+			return &model.EndpointSlice{
+				Namespace: "shop", Name: endpoint.String(), Service: "web", Family: state.IPv4, Weight: weight,
+				Ports: []model.EndpointPort{{Name: "http", Protocol: state.TCP, Port: 8080}}, Endpoints: []model.Endpoint{{Addr: endpoint.Addr(), Ready: true, Serving: true}},
+			}
+		}
+		world := &oracle.World{NodeName: "node-a", DetectLocal: true, Services: []*model.Service{&svc}, Slices: []*model.EndpointSlice{slice(endpoint1, tt.first), slice(endpoint2, tt.second)},
+			NodePortAddrs: func(netip.Addr) bool { return false }}
+		c := plan(world, []client{{probe.FromPod, []netip.Addr{podAddr}}}, nil, tt.can)[0]
+		got := fmt.Sprintf("%v %d %d %d %t", c.expect.Outcome, len(c.expect.Choices), len(c.shares), c.inRound(), c.hashed)
+		if due := c.isDue(endpoint2, maxRounds*c.inRound()); got != tt.want || due != tt.due {
+			t.Errorf("%s: %s, due %t; want %s, due %t", name, got, due, tt.want, tt.due)
+		}
 	}
 }
 

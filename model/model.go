@@ -120,8 +120,11 @@ type ServicePort struct {
 	NodePort uint16
 }
 
-// WeightAnnotation is the annotation of an EndpointSlice with the weight of each of its endpoints.
-const WeightAnnotation = "switchyard.net/weight"
+// The annotations of an EndpointSlice with the weight of each of its endpoints. The first one wins, also with a bad value.
+const (
+	WeightAnnotation       = "switchyard.net/weight"
+	CiliumWeightAnnotation = "service.cilium.io/weight"
+)
 
 // The annotations of Services with settings. A bad value counts as absent, and never takes the Service down.
 const (
@@ -133,8 +136,20 @@ const (
 	PingAnnotation = "switchyard.net/ping"
 )
 
-// ServiceAnnotations are the names of all annotations of Services that count, sorted.
-var ServiceAnnotations = [...]string{BalanceAnnotation, DrainAnnotation, PingAnnotation}
+// The annotations of other projects that count as [BalanceAnnotation] where the configuration accepts them.
+const (
+	CiliumAlgorithmAnnotation = "service.cilium.io/lb-algorithm"
+	KubeRouterSchedAnnotation = "kube-router.io/service.scheduler"
+	KubeRouterFlagsAnnotation = "kube-router.io/service.schedflags"
+	LoxilbSelectAnnotation    = "loxilb.io/epselect"
+	CalicoStrategyAnnotation  = "lb.projectcalico.org/external-traffic-strategy"
+)
+
+// ServiceAnnotations are the names of all annotations of Services that count or may count, sorted.
+var ServiceAnnotations = [...]string{
+	KubeRouterFlagsAnnotation, KubeRouterSchedAnnotation, CalicoStrategyAnnotation, LoxilbSelectAnnotation, CiliumAlgorithmAnnotation, BalanceAnnotation,
+	DrainAnnotation, PingAnnotation,
+}
 
 // Annotation is an annotation of a Service.
 type Annotation struct {
@@ -164,6 +179,8 @@ type EndpointSlice struct {
 	HasProxyName bool
 	// Headless reports whether the label service.kubernetes.io/headless is there.
 	Headless bool
+	// CiliumWeight reports whether Weight is [CiliumWeightAnnotation], because the slice has no [WeightAnnotation].
+	CiliumWeight bool
 	// Family is 0 for address types that are not IP (FQDN).
 	Family state.Family
 	// Ports whose name or number was absent or 0 are left out: they join with nothing.
@@ -177,8 +194,16 @@ type EndpointSlice struct {
 	// TriggerTime is the time of the event in the cluster that led to the slice's latest change, zero if unknown
 	// (annotation endpoints.kubernetes.io/last-change-trigger-time). It measures programming latency.
 	TriggerTime time.Time
-	// Weight is [WeightAnnotation], cut as [Annotation.Value] is. It is empty if the annotation is absent.
+	// Weight is [WeightAnnotation] or [CiliumWeightAnnotation], cut as [Annotation.Value] is. It is empty if both are absent.
 	Weight string
+}
+
+// WeightName is the name of the annotation that Weight is from.
+func (s *EndpointSlice) WeightName() string {
+	if s.CiliumWeight {
+		return CiliumWeightAnnotation
+	}
+	return WeightAnnotation
 }
 
 // ServiceName names the service that the slice belongs to.

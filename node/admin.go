@@ -1,7 +1,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"net/netip"
 	"runtime"
@@ -83,9 +82,10 @@ func (a adminSource) Status() *view.Status {
 // View implements [adminserver.Source].
 func (a adminSource) View() *view.View {
 	failed := a.n.status.current().Failed
-	return &view.View{Store: a.n.pipeline.Load().store, Local: a.local(), Failed: func(name state.ServiceName) error {
-		return cmp.Or(failed[name], a.n.degraded.of(name))
-	}}
+	return &view.View{
+		Store: a.n.pipeline.Load().store, Local: a.local(), Lacks: a.n.degraded.of,
+		Failed: func(name state.ServiceName) error { return failed[name] },
+	}
 }
 
 // Traffic implements [adminserver.Source].
@@ -106,8 +106,9 @@ func (a adminSource) Explain(ctx context.Context, from explain.From, to explain.
 			return nil, err // the caller is gone
 		}
 		namespace, name, _ := strings.Cut(answer.Service, "/")
-		if err := a.n.degraded.of(state.ServiceName{Namespace: namespace, Name: name}); err != nil {
-			answer.Notes = append(answer.Notes, err.Error())
+		service := state.ServiceName{Namespace: namespace, Name: name}
+		if missing := a.n.degraded.of(service); missing != 0 {
+			answer.Lack(service, missing)
 		}
 		a.prove(answer)
 	}
@@ -161,6 +162,15 @@ func (a adminSource) prove(answer *explain.Answer) {
 	}
 	k.Verdict, k.Endpoints, k.Objects, k.ConnectionCount = explain.VerdictOf(held.Verdict), held.Endpoints, held.Objects, held.Count
 	k.Differences = held.Differences
+	if d := held.Draw; d.Even || d.Slots > 0 {
+		k.Draw = &explain.Draw{Even: d.Even, Slots: d.Slots, Shares: d.Shares, Hashed: d.Hashed}
+		if d.Known {
+			k.Draw.Slot = &d.Slot
+		}
+		if d.Endpoint.IsValid() {
+			k.Draw.Endpoint = &d.Endpoint
+		}
+	}
 	for _, c := range held.Connections {
 		k.Connections = append(k.Connections, explain.Tracked{Client: c.Client, Server: c.Server})
 	}

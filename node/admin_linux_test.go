@@ -57,6 +57,11 @@ func TestProof(t *testing.T) {
 		"parts of it differ": {func(m *memory) node.Dataplane {
 			return &inspected{m, backend.Held{Verdict: state.Reject, Differences: []string{"one half has something else"}}}
 		}, []string{`"verdict":"rejected","differences":["one half has something else"]`}},
+		"a hash": {func(m *memory) node.Dataplane {
+			to := netip.MustParseAddrPort("10.244.0.1:8080")
+			return &inspected{m, backend.Held{Verdict: state.Forward, Endpoints: []netip.AddrPort{to},
+				Draw: backend.Draw{Slots: 251, Shares: []int{250}, Hashed: true, Known: true, Slot: 7, Endpoint: to}}}
+		}, []string{`"draw":{"slots":251,"shares":[250],"refused":1,"hashed":true,"slot":7,"endpoint":"10.244.0.1:8080"}`}},
 		"refused":   {func(m *memory) node.Dataplane { return &inspected{m, backend.Held{}} }, []string{`"unread":"the kernel says no"`}},
 		"not known": {func(m *memory) node.Dataplane { return m }, []string{`"unread":"this dataplane does not read back single connections"`}},
 	} {

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"fmt"
 	"log/slog"
 	"sync"
 
@@ -77,14 +76,11 @@ func (d *degraded) tell() {
 	}
 }
 
-// of returns an error with the features that a Service uses and the dataplane lacks, nil if there are none.
-func (d *degraded) of(name state.ServiceName) error {
+// of returns the features that a Service uses and the dataplane lacks.
+func (d *degraded) of(name state.ServiceName) state.Features {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if missing := d.services[name]; missing != 0 {
-		return fmt.Errorf("the dataplane lacks %v, and serves the Service without; choose another mode, or remove the annotations", missing)
-	}
-	return nil
+	return d.services[name]
 }
 
 // byName returns the number of Services that lack each feature, by the name of the feature.

@@ -166,7 +166,7 @@ func changedEndpoints(previous, next *model.EndpointSlice) []model.Endpoint {
 	}
 	if len(before) < len(previous.Endpoints) || previous.Family != next.Family || previous.Headless != next.Headless ||
 		previous.HasProxyName != next.HasProxyName || previous.ProxyName != next.ProxyName ||
-		!slices.Equal(previous.Ports, next.Ports) || previous.Weight != next.Weight {
+		!slices.Equal(previous.Ports, next.Ports) || previous.Weight != next.Weight || previous.CiliumWeight != next.CiliumWeight {
 		return slices.Concat(previous.Endpoints, next.Endpoints)
 	}
 	var changed []model.Endpoint

@@ -341,14 +341,14 @@ func badAnnotation(svc *service, a *brain.BadAnnotation) Problem {
 		Remedy: "set the annotation to " + a.Want + ", or remove it"}
 }
 
-// badWeights is the problem of a service with slices with invalid weights. The list is not empty.
-func badWeights(svc *service, bad []*model.EndpointSlice) Problem {
+// badWeights is the problem of a service with slices with invalid weights in an annotation. The list is not empty.
+func badWeights(svc *service, annotation string, bad []*model.EndpointSlice) Problem {
 	first := slices.MinFunc(bad, func(a, b *model.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
 	note := fmt.Sprintf("%q of EndpointSlice %s is not a whole number from 0 to 65535, so it counts as absent", first.Weight, first.Name)
 	if len(bad) > 1 {
 		note += fmt.Sprintf(" (EndpointSlices with such values: %d)", len(bad))
 	}
-	return Problem{Service: svc.name, Reason: AnnotationIgnored, Field: "metadata.annotations[" + model.WeightAnnotation + "]", Note: note,
+	return Problem{Service: svc.name, Reason: AnnotationIgnored, Field: "metadata.annotations[" + annotation + "]", Note: note,
 		Remedy: "set the annotation to a whole number from 0 to 65535, or remove it"}
 }
 

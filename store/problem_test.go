@@ -278,6 +278,53 @@ func TestBadAnnotation(t *testing.T) {
 	}
 }
 
+// TestForeignAnnotations: annotations of other projects count and are reported only while the configuration accepts them.
+func TestForeignAnnotations(t *testing.T) {
+	p := newProblemStore(t, brain.Config{})
+	sink := p.Source("other")
+	sink.Complete()
+	sink.Update([]model.Object{
+		&model.Service{
+			Name: state.ServiceName{Namespace: "ns", Name: "web"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
+			Ports:       []model.ServicePort{{Protocol: state.TCP, Port: 80}},
+			Annotations: []model.Annotation{{Name: model.KubeRouterSchedAnnotation, Value: "dh"}, {Name: model.LoxilbSelectAnnotation, Value: "persist"}},
+		},
+		&model.EndpointSlice{
+			Namespace: "ns", Name: "a", Service: "web", Family: state.IPv4, Weight: "1", CiliumWeight: true, Ports: []model.EndpointPort{{Protocol: state.TCP, Port: 80}},
+			Endpoints: []model.Endpoint{{Addr: netip.MustParseAddr("10.1.0.1"), Ready: true, Serving: true}},
+		},
+		&model.EndpointSlice{
+			Namespace: "ns", Name: "b", Service: "web", Family: state.IPv4, Weight: "3", CiliumWeight: true, Ports: []model.EndpointPort{{Protocol: state.TCP, Port: 80}},
+			Endpoints: []model.Endpoint{{Addr: netip.MustParseAddr("10.1.0.2"), Ready: true, Serving: true}},
+		},
+		&model.EndpointSlice{Namespace: "ns", Name: "c", Service: "web", Family: state.IPv4, Weight: "70%", CiliumWeight: true},
+	}, nil)
+	shown := func() string {
+		port := p.Snapshot().Get(state.ServiceName{Namespace: "ns", Name: "web"}).Ports[0]
+		return fmt.Sprintf("%v %v", port.Balance, port.Internal.Inside.Weighted())
+	}
+	p.expect("")
+	if got := shown(); got != "Random false" {
+		t.Errorf("nothing is accepted: %s", got)
+	}
+	const (
+		ignored = "ns/web AnnotationIgnored  here=false"
+		sched   = `service ns/web: metadata.annotations[kube-router.io/service.scheduler]: "dh" is not rr, sh or mh, so it counts as absent; set the annotation to rr, sh or mh, or remove it`
+		weight  = `service ns/web: metadata.annotations[service.cilium.io/weight]: "70%" of EndpointSlice c is not a whole number from 0 to 65535, so it counts as absent; ` +
+			"set the annotation to a whole number from 0 to 65535, or remove it"
+	)
+	p.Reconfigure(brain.Config{AcceptAnnotationsOf: []string{"kube-router.io", "loxilb.io", "cilium.io"}}, Budgets{})
+	p.expect(sched+"\n"+weight, ignored, ignored)
+	if got := shown(); got != "HashClient true" {
+		t.Errorf("all are accepted: %s", got)
+	}
+	p.Reconfigure(brain.Config{}, Budgets{})
+	p.expect("")
+	if got := shown(); got != "Random false" {
+		t.Errorf("nothing is accepted again: %s", got)
+	}
+}
+
 // TestBadWeights: a weight that is none is reported once for a service, with the remedy.
 func TestBadWeights(t *testing.T) {
 	p := newProblemStore(t, brain.Config{})

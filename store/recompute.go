@@ -185,14 +185,16 @@ func (c *core) ownProblems(svc *service, in *inputs) (own []Problem) {
 	for _, bad := range brain.BadAnnotations(in.brain, in.object) {
 		own = append(own, badAnnotation(svc, &bad))
 	}
-	var bad []*model.EndpointSlice
-	for _, s := range svc.slices {
-		if brain.BadWeight(s) {
-			bad = append(bad, s)
+	for _, annotation := range [...]string{model.CiliumWeightAnnotation, model.WeightAnnotation} {
+		var bad []*model.EndpointSlice
+		for _, s := range svc.slices {
+			if s.WeightName() == annotation && brain.BadWeight(in.brain, s) {
+				bad = append(bad, s)
+			}
 		}
-	}
-	if len(bad) > 0 {
-		own = append(own, badWeights(svc, bad))
+		if len(bad) > 0 {
+			own = append(own, badWeights(svc, annotation, bad))
+		}
 	}
 	if size, ok := c.excess[svc]; ok {
 		own = append(own, tooLarge(svc, &c.brain, &size))

@@ -36,6 +36,7 @@ func (b *Backend) Inspect(q backend.Query) (backend.Held, error) {
 	}
 	held.Differences = append(held.Differences, differences(endpoints, &held)...)
 	held.Verdict, held.Endpoints, held.Objects = state.Forward, endpoints, append(objects, held.Objects...)
+	held.Draw = backend.Draw{} // is the base's
 	return held, nil
 }
 

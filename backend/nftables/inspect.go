@@ -58,6 +58,12 @@ func (b *Backend) Inspect(q backend.Query) (backend.Held, error) {
 		return backend.Held{}, fmt.Errorf("nftables: %w", err)
 	}
 	out := backend.Held{Verdict: held.Verdict, Endpoints: held.Endpoints, Objects: held.Objects, Deadlines: deadlines}
+	if d := held.Draw; held.Verdict == state.Forward {
+		out.Draw = backend.Draw{Even: d.Slots == 0, Slots: d.Slots, Shares: d.Shares, Hashed: d.Hashed}
+		if d.Known && !q.Node { // which address of the node a connection gets is not known here
+			out.Draw.Known, out.Draw.Slot, out.Draw.Endpoint = true, d.Slot, d.Endpoint
+		}
+	}
 	filter := conntrack.Filter{Family: q.Frontend.Family, Protocol: q.Frontend.Protocol, Dst: q.Dst, DstPort: q.Frontend.Port}
 	if err := b.flows.Ends(filter, q.Source, out.Add); err != nil {
 		return backend.Held{}, fmt.Errorf("nftables: %w", err)

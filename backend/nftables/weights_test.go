@@ -16,9 +16,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/consistent"
-	"github.com/switchyard-net/switchyard/internal/consistent/consistenttest"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
@@ -205,6 +205,8 @@ func TestHashOnNodes(t *testing.T) {
 			}
 			apply(t, b, full(service(all)))
 			went[node] = draw(t, ns, clients, 0, connections)
+			b.inspector.finder = dial(t, ns)
+			checkInspected(t, b, service(all), went[node])
 			if by == state.HashClient {
 				apply(t, b, full(service(left)))
 				checkMoved(t, went[node], draw(t, ns, clients, connections, clients), gone)
@@ -219,13 +221,35 @@ func TestHashOnNodes(t *testing.T) {
 			if by == state.HashConnection {
 				port = from.Port()
 			}
-			if want := all.Endpoints[table[consistenttest.Slot(from.Addr(), port, len(table))]].Addr; to != want {
+			if want := all.Endpoints[table[consistent.Slot(from.Addr(), port, len(table))]].Addr; to != want {
 				t.Fatalf("%v: %v goes to %v, and its slot is that of %v", by, from, to, want)
 			}
 			other := netip.AddrPortFrom(from.Addr(), 1024+1025-from.Port())
 			if by == state.HashClient && went[0][other] != to {
 				t.Errorf("client %v has endpoints %v and %v", from.Addr(), to, went[0][other])
 			}
+		}
+	}
+}
+
+// checkInspected checks that what is read back for a client is where its packets went. The slot of a hash of ports is not known.
+func checkInspected(t *testing.T, b *Backend, s *state.Service, went map[netip.AddrPort]netip.AddrPort) {
+	t.Helper()
+	p, n := &s.Ports[0], 0
+	for from, to := range went {
+		if n++; n > 50 {
+			return
+		}
+		held, err := b.Inspect(backend.Query{Frontend: p.Key(&p.Frontends[0]), Dst: p.Frontends[0].Addr, Source: from.Addr(), Outside: true})
+		d := held.Draw
+		if err != nil || !d.Hashed || d.Slots != 1021 || len(d.Shares) != 10 {
+			t.Fatalf("%v: read back %+v, %v", from, held, err)
+		}
+		if p.Balance == state.HashConnection {
+			to = netip.AddrPort{}
+		}
+		if d.Endpoint != to {
+			t.Fatalf("%v goes to %v; read back is %v", from, to, d.Endpoint)
 		}
 	}
 }

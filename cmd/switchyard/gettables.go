@@ -45,7 +45,7 @@ var getKinds = []getKind{
 	{
 		name: "endpoints", aliases: []string{"endpoint", "ep"}, what: "the endpoints of Services, and why each gets connections or not",
 		kind: adminv1.Kind_KIND_ENDPOINT, namespaced: true, completedBy: 0,
-		header: []string{"NAMESPACE", "SERVICE", "PORT", "ADDRESS", "POD", "NODE", "INSIDE", "OUTSIDE", "NOTE"}, wide: []string{"NOTE-OUTSIDE", "SLICE"},
+		header: []string{"NAMESPACE", "SERVICE", "PORT", "ADDRESS", "POD", "NODE", "INSIDE", "OUTSIDE", "WEIGHT", "SHARE", "STATE", "NOTE"}, wide: []string{"NOTE-OUTSIDE", "SLICE"},
 		cells: endpointCells, nameOf: func(row any) string { return row.(*view.Endpoint).Service },
 	},
 	{
@@ -108,7 +108,16 @@ func endpointCells(row any, wide bool) []string {
 	if e.Port != "" {
 		port = e.Port + "/" + e.Protocol
 	}
-	cells := []string{e.Namespace, e.Service, port, e.Addr.String(), orNone(e.Pod), orNone(e.Node), yesNo(e.Inside), yesNo(e.Outside), wordList(e.Reasons)}
+	weight, share := "-", "-"
+	if e.Weight != nil {
+		weight = fmt.Sprint(*e.Weight)
+	}
+	if e.Inside {
+		share = fmt.Sprintf("%.1f%%", 100*e.Share)
+	}
+	cells := []string{
+		e.Namespace, e.Service, port, e.Addr.String(), orNone(e.Pod), orNone(e.Node), yesNo(e.Inside), yesNo(e.Outside), weight, share, string(e.State), wordList(e.Reasons),
+	}
 	if wide {
 		cells = append(cells, wordList(e.OutsideReasons), e.Slice)
 	}

@@ -25,6 +25,7 @@ func (c *KubeProxyConfiguration) DeepCopyInto(out *KubeProxyConfiguration) {
 	out.NodeIPOverride = slices.Clone(c.NodeIPOverride)
 	out.DetectLocal.ClusterCIDRs = slices.Clone(c.DetectLocal.ClusterCIDRs)
 	out.NodePortAddresses = slices.Clone(c.NodePortAddresses)
+	out.AcceptAnnotationsOf = slices.Clone(c.AcceptAnnotationsOf)
 	out.Services.AllowedExternalIPs = slices.Clone(c.Services.AllowedExternalIPs)
 	out.IPVS.ExcludeCIDRs = slices.Clone(c.IPVS.ExcludeCIDRs)
 	out.EBPF.MeshPorts = slices.Clone(c.EBPF.MeshPorts)

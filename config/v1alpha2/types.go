@@ -84,8 +84,12 @@ type KubeProxyConfiguration struct {
 	ResetConnectionsToRemovedEndpoints bool `json:"resetConnectionsToRemovedEndpoints"`
 	// Answers echo requests (ping) to the addresses of Services without the annotation `switchyard.net/ping`. The answer
 	// is the node's, not an endpoint's. See docs/ping.md.
-	Ping     bool     `json:"ping"`
-	Services Services `json:"services"`
+	Ping bool `json:"ping"`
+	// The projects whose annotations of Services and EndpointSlices count where Switchyard's own are absent: `cilium.io`,
+	// `kube-router.io`, `loxilb.io` and `projectcalico.org`. The first in the list takes precedence. Empty: none, so that
+	// old annotations change nothing. See docs/balance.md#annotations-of-other-projects.
+	AcceptAnnotationsOf []string `json:"acceptAnnotationsOf"`
+	Services            Services `json:"services"`
 	// How long a watch of the API server lasts at least, 5 minutes or more. It is opened again from where it ended; if
 	// the API server has gone back to an earlier state, everything is listed again
 	// (docs/operate.md#when-etcd-is-restored).

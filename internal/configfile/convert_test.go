@@ -176,7 +176,7 @@ func TestConvertingBackNamesWhatIsLost(t *testing.T) {
 		})
 	}
 	want := []string{
-		"adminBindAddress", "allowModeFallback", "api.clientCAFile", "api.listen", "api.names", "api.socketMode", "api.socketUsers", "api.tlsCertFile", "api.tlsKeyFile", "configHardFail",
+		"acceptAnnotationsOf", "adminBindAddress", "allowModeFallback", "api.clientCAFile", "api.listen", "api.names", "api.socketMode", "api.socketUsers", "api.tlsCertFile", "api.tlsKeyFile", "configHardFail",
 		"ebpf.cgroupPath", "ebpf.meshPorts", "ebpf.namespaceMap", "ebpf.pods", "ipFamilyPolicy", "iptables.masqueradeBit", "ipvs.masqueradeBit", "nftables.counters", "nftables.masqueradeBit",
 		"nftables.maxAffinityClients", "nodeIPOverride", "ping", "resetConnectionsToRemovedEndpoints", "serviceProxyName", "services.allowedExternalIPs", "services.maxEntries",
 		"services.maxEntriesPerNamespace", "services.maxEntriesPerNode", "services.nodeExternalIPs", "uiBindAddress", "userspace.dialAttempts",

@@ -39,6 +39,7 @@ var samples = map[string]any{
 	"mode":                                "nftables",
 	"nodeIPOverride":                      []any{"192.0.2.10", "2001:db8::1"},
 	"nodePortAddresses":                   []any{"localhost", "192.0.2.0/24"},
+	"acceptAnnotationsOf":                 []any{"cilium.io"},
 	"services.allowedExternalIPs":         []any{"192.0.2.0/24"},
 	"showHiddenMetricsForVersion":         "1.36",
 	"winkernel.sourceVip":                 "192.0.2.11",

@@ -64,6 +64,8 @@ const (
 	SourceRangesOfOneFamily Reason = "SourceRangesOfOneFamily"
 	// ClusterIPOfNode: a cluster IP is also an address of the node itself.
 	ClusterIPOfNode Reason = "ClusterIPOfNode"
+	// Degraded: the dataplane lacks a feature that the Service asks for.
+	Degraded Reason = "Degraded"
 	// MoreFindings: the Service has more findings than are listed.
 	MoreFindings Reason = "MoreFindings"
 	// AddressAsName: spec.externalName is an IP address.
@@ -142,11 +144,25 @@ func Service(why *store.Explanation, node string, facts *Facts, local []netip.Ad
 	for i := range s.found {
 		s.found[i].Place = facts.place(s.found[i].Object, s.found[i].Field)
 	}
-	slices.SortStableFunc(s.found, func(a, b Finding) int { return cmp.Compare(a.Severity.rank(), b.Severity.rank()) })
+	Sort(s.found)
 	if s.full() {
 		s.found = append(s.found, Finding{Reason: MoreFindings, Severity: Remark, Object: s.about, Text: "the Service may have more findings, which are left out"})
 	}
 	return s.found
+}
+
+// Sort puts findings in order, the worst first. Those that are as bad keep their order.
+func Sort(found []Finding) {
+	slices.SortStableFunc(found, func(a, b Finding) int { return cmp.Compare(a.Severity.rank(), b.Severity.rank()) })
+}
+
+// Lacking returns the finding about a Service that uses features which the dataplane lacks.
+func Lacking(name state.ServiceName, missing state.Features) Finding {
+	return Finding{
+		Reason: Degraded, Severity: Warning, Object: Object{"Service", name.Namespace, name.Name},
+		Text:   fmt.Sprintf("the dataplane lacks %v, and serves the Service without", missing),
+		Remedy: "choose another mode, or remove the annotations",
+	}
 }
 
 // Port returns why a port of a Service has no endpoint for new connections, nil if it has one.

@@ -67,6 +67,11 @@ type Answer struct {
 	Findings []diagnosis.Finding `json:"findings,omitempty"`
 	// Notes are what else is worth knowing.
 	Notes []string `json:"notes,omitempty"`
+	// RefusedShare is the share of new connections that weights ask to refuse, from 0 to 1.
+	RefusedShare float64 `json:"refusedShare,omitempty"`
+
+	hashedBy string // the name of the policy that hashes connections, empty if none does
+	even     bool   // the dataplane does not go by weights, and Endpoints say so
 }
 
 // Client is who connects.
@@ -113,6 +118,12 @@ type Endpoint struct {
 	Text    string         `json:"text,omitempty"`
 	// Masqueraded reports whether the endpoint sees an address of the node instead of the client's address.
 	Masqueraded bool `json:"masqueraded,omitempty"`
+	// Weight is the weight among the endpoints that get connections, and Share the share of new connections that it asks for, from 0 to 1. Both are 0
+	// if all weights are the same.
+	Weight uint32  `json:"weight,omitempty"`
+	Share  float64 `json:"share,omitempty"`
+	// Slots is how many slots the dataplane has for the endpoint, out of [Draw.Slots]. It is 0 if that was not read.
+	Slots int `json:"slots,omitempty"`
 }
 
 // Slice is an EndpointSlice that has no endpoint for the port.

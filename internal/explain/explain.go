@@ -218,6 +218,7 @@ func (v *view) route(a *Answer, c Connection, h held, why *store.Explanation) {
 	}
 	if a.Verdict == Forwarded {
 		v.balance(a, h, why)
+		a.shares(route)
 	}
 	if h.port.DrainSeconds > 0 {
 		d := time.Duration(h.port.DrainSeconds) * time.Second
@@ -230,16 +231,19 @@ func (v *view) route(a *Answer, c Connection, h held, why *store.Explanation) {
 
 // balance fills in how an endpoint is chosen, if it is not drawn at random for each connection.
 func (v *view) balance(a *Answer, h held, why *store.Explanation) {
+	from := why.Settings.BalanceFrom
 	switch {
 	case h.port.Affinity > 0:
 		a.policy("sessionAffinity", "ClientIP", fmt.Sprintf("connections of one client stay with one endpoint until it has made none for %v", h.port.Affinity))
-		if why.Object != nil && brain.SettingsOf(why.Object).Balance != state.Random {
-			a.policy(model.BalanceAnnotation, why.Object.Annotation(model.BalanceAnnotation), "it has no effect, because the Service has session affinity")
+		if why.Settings.Balance != state.Random {
+			a.policy(from.Name, from.Value, "it has no effect, because the Service has session affinity")
 		}
 	case h.port.Balance == state.HashClient:
-		a.policy(model.BalanceAnnotation, "hash", "all connections of a client address go to one endpoint, which is the same on all nodes")
+		a.hashedBy = from.Name
+		a.policy(from.Name, from.Value, "all connections of a client address go to one endpoint, which is the same on all nodes")
 	case h.port.Balance == state.HashConnection:
-		a.policy(model.BalanceAnnotation, "hash-connection", "the client's address and port choose the endpoint, which is the same on all nodes")
+		a.hashedBy = from.Name
+		a.policy(from.Name, from.Value, "the client's address and port choose the endpoint, which is the same on all nodes")
 	}
 }
 

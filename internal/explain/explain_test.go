@@ -196,6 +196,21 @@ func TestPing(t *testing.T) {
 	}
 }
 
+// TestRefusedShare: weights that no annotation sets refuse a share.
+func TestRefusedShare(t *testing.T) {
+	one, two := netip.MustParseAddrPort("10.244.1.20:80"), netip.MustParseAddrPort("10.244.1.21:80")
+	a := &Answer{Endpoints: []Endpoint{{Addr: one, Gets: true, Text: "ready"}, {Addr: two, Text: "not ready"}}}
+	a.shares(&state.Route{Verdict: state.Forward, Refused: 80, Endpoints: []state.Endpoint{{Addr: one, Weight: 20}}})
+	if e := a.Endpoints; a.RefusedShare != 0.8 || a.Policies[0] != (Policy{"refused share", "80", "80.0% of new connections are refused"}) ||
+		e[0].Text != "ready; weight 20 asks for 20.0%" || e[1].Text != "not ready" {
+		t.Errorf("%+v", a)
+	}
+	a.Compare(Kernel{Endpoints: []netip.AddrPort{one}, Draw: &Draw{Even: true}})
+	if text := a.Policies[0].Text; text != "80.0% of new connections are refused by the weights, but the dataplane refuses none" {
+		t.Error(text)
+	}
+}
+
 // TestManyEndpoints: items that users can create in any number are counted, unless all are requested.
 func TestManyEndpoints(t *testing.T) {
 	a := &Answer{Verdict: Forwarded}

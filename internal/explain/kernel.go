@@ -19,6 +19,8 @@ type Kernel struct {
 	// Verdict is the outcome by these objects, and Endpoints where the connection can go by them.
 	Verdict   Verdict          `json:"verdict,omitempty"`
 	Endpoints []netip.AddrPort `json:"endpoints,omitempty"`
+	// Draw is how one of Endpoints is chosen, nil if the dataplane does not say.
+	Draw *Draw `json:"draw,omitempty"`
 	// Objects are the objects that were found, in the words of the kernel's tools.
 	Objects []string `json:"objects,omitempty"`
 	// Connections are some of those to the same frontend that are there already, ConnectionCount is how many there are. They are of the client if
@@ -64,6 +66,7 @@ func (a *Answer) Compare(k Kernel) {
 	if k.Verdict != a.Verdict {
 		k.Differences = append(k.Differences, fmt.Sprintf("the kernel's objects say %s, and the state says %s", k.Verdict, a.Verdict))
 	}
+	a.compareShares(&k)
 	var gets []netip.AddrPort
 	for _, e := range a.Endpoints {
 		if e.Gets {
@@ -139,6 +142,7 @@ func (p *printer) kernel(k *Kernel) {
 			p.line("", p.colour(red, "✗ "+d))
 		}
 	}
+	p.draw(k.Draw)
 	if p.style.All {
 		for _, o := range k.Objects {
 			p.line("", o)

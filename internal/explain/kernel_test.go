@@ -6,8 +6,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/explain"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
 )
 
 // TestCompare: differences between the kernel and the state are named, and stand out.
@@ -72,5 +75,107 @@ func TestKey(t *testing.T) {
 	}
 	if _, ok := (&explain.Answer{}).Key(); ok {
 		t.Error("an answer without a frontend has a key")
+	}
+}
+
+// TestLack: an answer does not promise what the dataplane lacks.
+func TestLack(t *testing.T) {
+	web := state.ServiceName{Namespace: "ns", Name: "svc"}
+	for missing, want := range map[state.Features]string{
+		state.Weights:                  "ready; weight 95 asks for 95.0%, but it gets the same share as the others",
+		state.Balances:                 "it has no effect: the dataplane lacks it",
+		state.Weights | state.Balances: "warning    the dataplane lacks weights,balance, and serves the Service without; choose another mode, or remove the annotations",
+	} {
+		a := canary(t, "hash")
+		a.Lack(web, missing)
+		if text := written(t, a); !strings.Contains(text, want) {
+			t.Errorf("%v: no %q in\n%s", missing, want, text)
+		}
+		a.Compare(explain.Kernel{Draw: &explain.Draw{Even: true}}) // says the same
+		if text := written(t, a); !strings.Contains(text, want) || strings.Contains(text, "others, but") {
+			t.Errorf("%v: no %q, or twice, in\n%s", missing, want, text)
+		}
+	}
+}
+
+// TestShares: an answer has the share that weights ask for, and the slots that the dataplane has.
+func TestShares(t *testing.T) {
+	old, fresh := netip.MustParseAddrPort("10.244.1.20:8080"), netip.MustParseAddrPort("10.244.1.21:8080")
+	both := []netip.AddrPort{old, fresh}
+	for name, tt := range map[string]struct {
+		balance string
+		draw    *explain.Draw
+		want    []string
+	}{
+		"not read": {"random", nil, []string{"ready; weight 95 asks for 95.0%\n", "ready; weight 5 asks for 5.0%\n"}},
+		"slots": {"random", &explain.Draw{Slots: 64, Shares: []int{61, 3}}, []string{
+			"ready; weight 95 asks for 95.0%; it has 61 of 64 slots, 95.3%\n", "ready; weight 5 asks for 5.0%; it has 3 of 64 slots, 4.7%\n"}},
+		"refused": {"random", &explain.Draw{Slots: 64, Shares: []int{40, 4}}, []string{"20 of 64 slots, 31.2%, have no endpoint: their connections are refused\n"}},
+		"no room": {"hash", &explain.Draw{Even: true}, []string{"weight 5 asks for 5.0%, but it gets the same share as the others\n",
+			"switchyard.net/balance hash: it has no effect now: the dataplane has no table for the Service, and draws endpoints at random\n"}},
+		"hash": {"hash", &explain.Draw{Slots: 1021, Shares: []int{970, 51}, Hashed: true}, []string{"it has 51 of 1,021 slots, 5.0%\n",
+			"switchyard.net/balance hash: all connections of a client address go to one endpoint", "a hash chooses one of 1,021 slots, which are the same on all nodes\n"}},
+		"client": {"hash", &explain.Draw{Slots: 251, Shares: []int{200, 51}, Hashed: true, Slot: new(417), Endpoint: &fresh}, []string{
+			"a hash chooses one of 251 slots, which are the same on all nodes: for this client slot 417, which is 10.244.1.21:8080\n"}},
+		"refused client": {"hash", &explain.Draw{Slots: 251, Shares: []int{190, 51}, Hashed: true, Slot: new(0)}, []string{
+			": for this client slot 0, which has no endpoint\n"}},
+	} {
+		a := canary(t, tt.balance)
+		a.Compare(explain.Kernel{Dataplane: "nftables", Verdict: explain.Forwarded, Endpoints: both, Draw: tt.draw})
+		text := written(t, a)
+		for _, want := range tt.want {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: no %q in\n%s", name, want, text)
+			}
+		}
+		if e := a.Endpoints[1]; e.Weight != 5 || e.Share != 0.05 || tt.draw != nil && len(tt.draw.Shares) > 0 && e.Slots != tt.draw.Shares[1] || len(a.Kernel.Differences) > 0 {
+			t.Errorf("%s: %+v, differences %q", name, e, a.Kernel.Differences)
+		}
+	}
+}
+
+// canary is the answer about a Service whose second endpoint has 5% of the weights.
+func canary(t *testing.T, balance string) *explain.Answer {
+	t.Helper()
+	at := func(name, addr, weight string) *model.EndpointSlice {
+		return &model.EndpointSlice{
+			Namespace: "ns", Name: name, Service: "svc", Family: state.IPv4, Ports: []model.EndpointPort{{Protocol: state.TCP, Port: 8080}}, Weight: weight,
+			Endpoints: []model.Endpoint{{Addr: netip.MustParseAddr(addr), Ready: true, Serving: true}},
+		}
+	}
+	s := store.New(store.Options{Brain: brain.Config{NodeName: "n1"}})
+	t.Cleanup(s.Close)
+	sink := s.Source("test")
+	sink.Update([]model.Object{
+		&model.Service{
+			Name: state.ServiceName{Namespace: "ns", Name: "svc"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
+			Ports: []model.ServicePort{{Protocol: state.TCP, Port: 80}}, Annotations: []model.Annotation{{Name: model.BalanceAnnotation, Value: balance}},
+		}, at("old", "10.244.1.20", "95"), at("new", "10.244.1.21", "5"),
+	}, nil)
+	sink.Complete()
+	return explain.New(explain.Options{Store: s}).Explain(explain.Connection{Class: explain.Outside, Dst: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: state.TCP})
+}
+
+func written(t *testing.T, a *explain.Answer) string {
+	t.Helper()
+	var b strings.Builder
+	if err := (explain.Style{}).Write(&b, a); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// TestLimitOfShares: the list of shares stays as long as the list of endpoints that it belongs to.
+func TestLimitOfShares(t *testing.T) {
+	k := explain.Kernel{Dataplane: "nftables", Verdict: explain.Forwarded, Draw: &explain.Draw{Slots: 4093, Hashed: true}}
+	for i := range 2000 {
+		k.Endpoints = append(k.Endpoints, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), 80))
+		k.Draw.Shares = append(k.Draw.Shares, 2)
+	}
+	a := canary(t, "hash")
+	a.Compare(k)
+	explain.Limit([]*explain.Answer{a})
+	if d := a.Kernel.Draw; len(d.Shares) != len(a.Kernel.Endpoints) || len(d.Shares) > 1000 || d.Refused != 93 {
+		t.Errorf("%d shares of %d endpoints, %d slots refuse", len(d.Shares), len(a.Kernel.Endpoints), d.Refused)
 	}
 }

@@ -36,6 +36,9 @@ func (a *Answer) limit(most int) {
 	}
 	if k := a.Kernel; k != nil {
 		left = cut(left, &k.Endpoints, most, "endpoints in the kernel")
+		if k.Draw != nil {
+			k.Draw.Shares = k.Draw.Shares[:min(len(k.Draw.Shares), most)]
+		}
 		left = cut(left, &k.Objects, most, "objects of the kernel")
 		left = cut(left, &k.Differences, most, "differences")
 		left = cut(left, &k.Connections, most, "connections")

@@ -89,7 +89,7 @@ func (v *view) reasonText(reason brain.Reason, r *brain.EndpointReasons, reasons
 	case brain.OtherNode:
 		return "not on this node, and the policy is Local"
 	case brain.NoWeight:
-		return "its weight is 0: " + model.WeightAnnotation + " of slice " + r.Slice.Name
+		return "its weight is 0: " + r.Slice.WeightName() + " of slice " + r.Slice.Name
 	case brain.HintedElsewhere:
 		if reasons.NodeHints == brain.HintsUsed {
 			return "hinted for " + nodesText(r.Endpoint.NodeHints)

@@ -45,7 +45,7 @@ func equalServices(a, b *model.Service) bool {
 func equalSlices(a, b *model.EndpointSlice) bool {
 	return a.Namespace == b.Namespace && a.Name == b.Name && a.Service == b.Service && a.ProxyName == b.ProxyName && a.HasProxyName == b.HasProxyName && a.Headless == b.Headless &&
 		a.Family == b.Family && slices.Equal(a.Ports, b.Ports) && slices.EqualFunc(a.Endpoints, b.Endpoints, equalEndpoints) &&
-		slices.Equal(a.Hostnames, b.Hostnames) && a.Pods == b.Pods && a.TriggerTime.Equal(b.TriggerTime) && a.Weight == b.Weight
+		slices.Equal(a.Hostnames, b.Hostnames) && a.Pods == b.Pods && a.TriggerTime.Equal(b.TriggerTime) && a.Weight == b.Weight && a.CiliumWeight == b.CiliumWeight
 }
 
 func equalEndpoints(a, b model.Endpoint) bool {

@@ -90,8 +90,12 @@ func endpointSlice(s *model.EndpointSlice) *clusterv1.EndpointSlice {
 		}),
 		Hostnames:   texts(s.Hostnames),
 		TriggerTime: timestamp(s.TriggerTime),
-		Weight:      text(s.Weight),
 		Pods:        podNames(s.Pods),
+	}
+	if s.CiliumWeight {
+		m.CiliumWeight = text(s.Weight)
+	} else {
+		m.Weight = text(s.Weight)
 	}
 	if s.HasProxyName {
 		m.ProxyName = new(text(s.ProxyName))
@@ -259,6 +263,9 @@ func parseEndpointSlice(m *clusterv1.EndpointSlice) (s *model.EndpointSlice, err
 		return s, fmt.Errorf("hostnames has %d items; it must have one for each of the %d endpoints, or none", n, len(s.Endpoints))
 	}
 	s.Hostnames, s.Weight = m.GetHostnames(), m.GetWeight()
+	if s.Weight == "" && m.GetCiliumWeight() != "" {
+		s.Weight, s.CiliumWeight = m.GetCiliumWeight(), true
+	}
 	if rests := m.GetPods().GetRests(); len(rests) == len(s.Endpoints) { // others are no reason not to route to the endpoints
 		s.Pods = model.PackPods(m.GetPods().GetPrefix(), rests)
 	}

@@ -58,7 +58,7 @@ func TestNothingOfAnObjectIsLost(t *testing.T) {
 	})
 	testObject(t, fullSlice, []string{
 		".Service", ".ProxyName", ".Headless", ".Ports[1].Name", ".Endpoints[0].Addr", ".Endpoints[0].Ready", ".Endpoints[0].Serving", ".Endpoints[0].Terminating",
-		".Endpoints[0].NodeName", ".Endpoints[0].ZoneHints[0]", ".Endpoints[0].NodeHints (one less)", ".TriggerTime", ".Weight",
+		".Endpoints[0].NodeName", ".Endpoints[0].ZoneHints[0]", ".Endpoints[0].NodeHints (one less)", ".TriggerTime", ".Weight", ".CiliumWeight",
 	})
 	testObject(t, func() *model.Node {
 		return &model.Node{Name: "n", Zone: "z", Addresses: addrs("192.0.2.1", "2001:db8::1"), Internal: 1, PodCIDRs: prefixes("10.1.0.0/24", "fd00::/64")}

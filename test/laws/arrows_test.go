@@ -19,7 +19,6 @@ var arrows = []arrow{
 	{"state", nil},
 	{"internal/apportion", nil},
 	{"internal/consistent", []string{"internal/apportion", "state"}},
-	{"internal/consistent/consistenttest", []string{"internal/consistent"}},
 	{"model", []string{"state"}},
 	{"internal/source/file", []string{"model", "internal/apirules", "internal/manifest", "kubeconv", "client/regularfile"}},
 	{"source/kube", []string{"model", "kubeconv", "client/regularfile", "internal/source/upstream"}},

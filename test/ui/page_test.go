@@ -275,6 +275,15 @@ func TestLive(t *testing.T) {
 	list = append(list, model.Endpoint{Addr: ip("10.244.1.200"), NodeName: "node-a"})
 	y.sink.Update([]model.Object{slice(cart, list)}, nil) // of no consequence to a dataplane
 	b.sees(`[data-key="shop/cart"] .c5`, "1 not ready")
+	canary := slice(cart, endpoints(2, 1)[:1])
+	canary.Name, canary.Weight = "cart-canary", "5"
+	stable := slice(cart, endpoints(1, 1)[:1])
+	stable.Weight = "95"
+	y.sink.Update([]model.Object{stable, canary}, nil)
+	b.run(chromedp.Evaluate(`location.hash = "#/services/shop/cart"`, nil))
+	b.sees("#one [data-table=endpoints]", "5.0%")
+	b.holds("the columns of weights are there", `[...document.querySelectorAll("#one [data-table=endpoints] th")].map((e) => e.textContent.trim()).join(" ").includes("Weight Share") && document.querySelector("#one [data-table=endpoints]").textContent.includes("95.0%")`)
+	b.run(chromedp.Evaluate(`location.hash = "#/services"`, nil))
 	y.sink.Update([]model.Object{service(90, "shop", "a-new-one", tcp("http", 80))}, []model.Ref{cart.Ref()})
 	b.sees(`[data-key="shop/a-new-one"]`, "no endpoints")
 	b.holds("the Service is gone", `document.querySelector('[data-key="shop/cart"]') === null`)

@@ -1173,7 +1173,13 @@ type Endpoint struct {
 	Reasons        []string `protobuf:"bytes,10,rep,name=reasons,proto3" json:"reasons,omitempty"`
 	OutsideReasons []string `protobuf:"bytes,11,rep,name=outside_reasons,json=outsideReasons,proto3" json:"outside_reasons,omitempty"`
 	// The name of the pod, empty if it is not known.
-	Pod           string `protobuf:"bytes,12,opt,name=pod,proto3" json:"pod,omitempty"`
+	Pod string `protobuf:"bytes,12,opt,name=pod,proto3" json:"pod,omitempty"`
+	// The weight that the slice gives the endpoint. Unset if no slice of the Service gives any for the port.
+	Weight *uint32 `protobuf:"varint,13,opt,name=weight,proto3,oneof" json:"weight,omitempty"`
+	// The share of new connections of pods and processes of this node that the weights ask for, from 0 to 1.
+	Share float64 `protobuf:"fixed64,14,opt,name=share,proto3" json:"share,omitempty"`
+	// active: it gets new connections. draining: it gets none, and goes on with its open ones. idle: it gets none for other reasons.
+	State         string `protobuf:"bytes,15,opt,name=state,proto3" json:"state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1288,6 +1294,27 @@ func (x *Endpoint) GetOutsideReasons() []string {
 func (x *Endpoint) GetPod() string {
 	if x != nil {
 		return x.Pod
+	}
+	return ""
+}
+
+func (x *Endpoint) GetWeight() uint32 {
+	if x != nil && x.Weight != nil {
+		return *x.Weight
+	}
+	return 0
+}
+
+func (x *Endpoint) GetShare() float64 {
+	if x != nil {
+		return x.Share
+	}
+	return 0
+}
+
+func (x *Endpoint) GetState() string {
+	if x != nil {
+		return x.State
 	}
 	return ""
 }
@@ -1784,7 +1811,7 @@ const file_switchyard_admin_v1_admin_proto_rawDesc = "" +
 	"\areasons\x18\x03 \x03(\v2+.switchyard.admin.v1.Endpoints.ReasonsEntryR\areasons\x1a:\n" +
 	"\fReasonsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\xbd\x02\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\x91\x03\n" +
 	"\bEndpoint\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x12\n" +
@@ -1798,7 +1825,11 @@ const file_switchyard_admin_v1_admin_proto_rawDesc = "" +
 	"\areasons\x18\n" +
 	" \x03(\tR\areasons\x12'\n" +
 	"\x0foutside_reasons\x18\v \x03(\tR\x0eoutsideReasons\x12\x10\n" +
-	"\x03pod\x18\f \x01(\tR\x03pod\"}\n" +
+	"\x03pod\x18\f \x01(\tR\x03pod\x12\x1b\n" +
+	"\x06weight\x18\r \x01(\rH\x00R\x06weight\x88\x01\x01\x12\x14\n" +
+	"\x05share\x18\x0e \x01(\x01R\x05share\x12\x14\n" +
+	"\x05state\x18\x0f \x01(\tR\x05stateB\t\n" +
+	"\a_weight\"}\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x1c\n" +
@@ -1931,6 +1962,7 @@ func file_switchyard_admin_v1_admin_proto_init() {
 		(*Row_Endpoint)(nil),
 		(*Row_Node)(nil),
 	}
+	file_switchyard_admin_v1_admin_proto_msgTypes[14].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -112,7 +112,25 @@ type Endpoint struct {
 	// Reasons are why it gets no connections from inside, OutsideReasons why it gets none from outside.
 	Reasons        []brain.Reason `json:"reasons,omitempty"`
 	OutsideReasons []brain.Reason `json:"outsideReasons,omitempty"`
+	// Weight is the weight that the endpoint's slice gives it, nil if no slice of the Service gives any for the port.
+	Weight *uint32 `json:"weight,omitempty"`
+	// Share is the share of new connections from inside that the weights ask for, from 0 to 1.
+	Share float64       `json:"share"`
+	State EndpointState `json:"state"`
 }
+
+// EndpointState is a word for what an endpoint does on the node.
+type EndpointState string
+
+// The states.
+const (
+	// Active: it gets new connections.
+	Active EndpointState = "active"
+	// Draining: it gets no new connections, and goes on with its open ones.
+	Draining EndpointState = "draining"
+	// Idle: it gets no new connections, for other reasons than that it goes.
+	Idle EndpointState = "idle"
+)
 
 // Node is a Node that the process knows: its own, if its object has been delivered.
 type Node struct {
@@ -187,6 +205,8 @@ type View struct {
 	Store *store.Store
 	// Failed returns why the dataplane cannot program a Service, nil if it can. It may be nil.
 	Failed func(state.ServiceName) error
+	// Lacks returns the features that a Service uses and the dataplane lacks. It may be nil.
+	Lacks func(state.ServiceName) state.Features
 	// Facts make findings plainer, and name pods. They may be nil.
 	Facts *diagnosis.Facts
 	// Local are the addresses of the node's interfaces, none if they are not known.
@@ -247,6 +267,12 @@ func (v *View) ServiceOf(why *store.Explanation) *Service {
 	}
 	row.Endpoints = together(why)
 	row.Findings = diagnosis.Service(why, v.Store.Snapshot().Node().Name, v.Facts, v.Local)
+	if v.Lacks != nil {
+		if missing := v.Lacks(o.Name); missing != 0 {
+			row.Findings = append([]diagnosis.Finding{diagnosis.Lacking(o.Name, missing)}, row.Findings...)
+			diagnosis.Sort(row.Findings)
+		}
+	}
 	for i := range row.Findings {
 		if f := &row.Findings[i]; f.Severity != diagnosis.Remark {
 			row.Problems = append(row.Problems, f.String())
@@ -371,8 +397,9 @@ func (v *View) EndpointsOf(name state.ServiceName, why *store.Explanation) iter.
 		})
 		for i := range why.Ports {
 			p := &why.Ports[i]
+			all := insideWeight(p)
 			for j := range p.Endpoints {
-				if !yield(v.endpoint(name, p, &p.Endpoints[j])) {
+				if !yield(v.endpoint(name, p, &p.Endpoints[j], all)) {
 					return
 				}
 			}
@@ -380,7 +407,25 @@ func (v *View) EndpointsOf(name state.ServiceName, why *store.Explanation) iter.
 	}
 }
 
-func (v *View) endpoint(name state.ServiceName, p *brain.PortReasons, r *brain.EndpointReasons) *Endpoint {
+// insideWeight is the sum of the weights of the endpoints that get connections from inside.
+func insideWeight(p *brain.PortReasons) (sum float64) {
+	for i := range p.Endpoints {
+		if r := &p.Endpoints[i]; len(insideReasons(p, r)) == 0 {
+			sum += weightOf(r)
+		}
+	}
+	return sum
+}
+
+func weightOf(r *brain.EndpointReasons) float64 {
+	if r.Weighted {
+		return float64(r.Weight)
+	}
+	return 1
+}
+
+// endpoint returns the row of an endpoint. all is the sum of the weights of the endpoints that get connections from inside.
+func (v *View) endpoint(name state.ServiceName, p *brain.PortReasons, r *brain.EndpointReasons, all float64) *Endpoint {
 	row := &Endpoint{
 		Namespace: name.Namespace, Service: name.Name, Port: p.Name, Protocol: p.Protocol.String(), Addr: r.Addr,
 		Node: r.Endpoint.NodeName, Slice: r.Slice.Name, Reasons: insideReasons(p, r),
@@ -394,7 +439,24 @@ func (v *View) endpoint(name state.ServiceName, p *brain.PortReasons, r *brain.E
 	if p.NoRoom {
 		row.Outside, row.OutsideReasons = false, []brain.Reason{brain.NoRoom}
 	}
+	if r.Weighted {
+		row.Weight = new(uint32(r.Weight))
+	}
+	if row.Inside {
+		row.Share = weightOf(r) / all
+	}
+	row.State = stateOf(row, r)
 	return row
+}
+
+func stateOf(row *Endpoint, r *brain.EndpointReasons) EndpointState {
+	switch {
+	case row.Inside || row.Outside:
+		return Active
+	case r.Endpoint.Serving && (r.Endpoint.Terminating && r.Unusable == "" || r.Unusable == brain.NoWeight):
+		return Draining
+	}
+	return Idle
 }
 
 // Nodes yields the rows of Nodes, by name.

@@ -61,6 +61,12 @@ func TestServices(t *testing.T) {
 		}
 		return nil
 	}
+	v.Lacks = func(name state.ServiceName) (missing state.Features) {
+		if name == web {
+			missing = state.Weights | state.Balances
+		}
+		return missing
+	}
 	var rows []string
 	for s := range v.Services(view.Selection{}) {
 		p := s.Ports[0]
@@ -69,7 +75,7 @@ func TestServices(t *testing.T) {
 	}
 	want := []string{
 		"shop/db Headless [] [] 0/0 Headless [] :5432:0/TCP",
-		"shop/web LoadBalancer [10.96.0.10] [203.0.113.1 192.0.2.1] 2/3 NotReady=1  [no room in the kernel] http:80:30080/TCP",
+		"shop/web LoadBalancer [10.96.0.10] [203.0.113.1 192.0.2.1] 2/3 NotReady=1  [the dataplane lacks weights,balance, and serves the Service without; choose another mode, or remove the annotations no room in the kernel] http:80:30080/TCP",
 	}
 	if !slices.Equal(rows, want) {
 		t.Errorf("rows\n%s\nwant\n%s", strings.Join(rows, "\n"), strings.Join(want, "\n"))
@@ -185,5 +191,44 @@ func TestEndpointsOfSeveralPorts(t *testing.T) {
 	}
 	if got := row.Ports[1].Endpoints.String(); got != "4/5 NotReady=1" {
 		t.Errorf("a port has %s", got)
+	}
+}
+
+// TestWeights: a row has the weight of its slice, and the share that the weights of those that get connections ask for.
+func TestWeights(t *testing.T) {
+	slice := func(name, weight string, endpoints ...model.Endpoint) model.Object {
+		return &model.EndpointSlice{
+			Namespace: "shop", Name: name, Service: "web", Family: state.IPv4, Weight: weight, Endpoints: endpoints,
+			Ports: []model.EndpointPort{{Name: "http", Protocol: state.TCP, Port: 8080}},
+		}
+	}
+	at := func(last byte, ready, terminating bool) model.Endpoint {
+		return model.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, last}), Ready: ready, Serving: ready || terminating, Terminating: terminating, NodeName: "node-a"}
+	}
+	svc := &model.Service{Name: web, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []model.ServicePort{{Name: "http", Protocol: state.TCP, Port: 80}}}
+	for name, test := range map[string]struct {
+		slices []model.Object
+		want   []string
+	}{
+		"even": {[]model.Object{slice("a", "", at(1, true, false), at(2, true, false), at(3, false, false))}, []string{"1: - 50.0% active", "2: - 50.0% active", "3: - 0.0% idle"}},
+		"a canary": {[]model.Object{slice("a", "95", at(1, true, false), at(4, false, false)), slice("b", "5", at(2, true, false)), slice("c", "0", at(3, true, false))},
+			[]string{"1: 95 95.0% active", "2: 5 5.0% active", "3: 0 0.0% draining", "4: 95 0.0% idle"}},
+		"without an annotation": {[]model.Object{slice("a", "3", at(1, true, false)), slice("b", "", at(2, true, false))}, []string{"1: 3 75.0% active", "2: 1 25.0% active"}},
+		"in two slices": {[]model.Object{slice("a", "1", at(1, true, false), at(2, true, false)), slice("b", "4", at(2, true, false))},
+			[]string{"1: 1 20.0% active", "2: 4 80.0% active", "2: 4 0.0% idle"}},
+		"terminating":   {[]model.Object{slice("a", "", at(1, true, false), at(2, false, true))}, []string{"1: - 100.0% active", "2: - 0.0% draining"}},
+		"all terminate": {[]model.Object{slice("a", "", at(1, false, true))}, []string{"1: - 100.0% active"}},
+	} {
+		var rows []string
+		for e := range viewOf(t, append(test.slices, svc)...).Endpoints(view.Selection{}) {
+			weight := "-"
+			if e.Weight != nil {
+				weight = fmt.Sprint(*e.Weight)
+			}
+			rows = append(rows, fmt.Sprintf("%d: %s %.1f%% %s", e.Addr.Addr().As4()[3], weight, 100*e.Share, e.State))
+		}
+		if !slices.Equal(rows, test.want) {
+			t.Errorf("%s: %q, want %q", name, rows, test.want)
+		}
 	}
 }

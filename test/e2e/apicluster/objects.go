@@ -124,7 +124,7 @@ func EndpointSlice(s *model.EndpointSlice) *discoveryv1.EndpointSlice {
 		o.Annotations[corev1.EndpointsLastChangeTriggerTime] = s.TriggerTime.Format(time.RFC3339Nano)
 	}
 	if s.Weight != "" {
-		o.Annotations[model.WeightAnnotation] = s.Weight
+		o.Annotations[s.WeightName()] = s.Weight
 	}
 	for _, p := range s.Ports {
 		o.Ports = append(o.Ports, discoveryv1.EndpointPort{Name: new(p.Name), Protocol: new(protocol(p.Protocol)), Port: new(int32(p.Port))})

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/internal/consistent"
-	"github.com/switchyard-net/switchyard/internal/consistent/consistenttest"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -171,7 +170,7 @@ func refuses(p *state.Port, r *state.Route, c *connection) bool {
 		return r.Refused > 0
 	}
 	table := consistent.Table(r)
-	return table[consistenttest.Slot(c.src, hashedPort(p), len(table))] == consistent.Refused
+	return table[consistent.Slot(c.src, hashedPort(p), len(table))] == consistent.Refused
 }
 
 // hashedPort is the source port of the interpreter's packets if it counts in hashes, and else 0.
@@ -386,7 +385,7 @@ func TestHashedClients(t *testing.T) {
 		for i := range 200 {
 			c := connection{"hashed", netip.AddrFrom4([4]byte{10, 244, 7, byte(i)}), netip.MustParseAddrPort("10.96.0.1:80")}
 			r := &p.Internal.Inside
-			at := consistent.Table(r)[consistenttest.Slot(c.src, hashedPort(p), consistent.SizeFor(len(r.Endpoints)))]
+			at := consistent.Table(r)[consistent.Slot(c.src, hashedPort(p), consistent.SizeFor(len(r.Endpoints)))]
 			want := outcome{verdict: "rejected"}
 			if at != consistent.Refused {
 				want = outcome{"to", r.Endpoints[at].Addr, false}

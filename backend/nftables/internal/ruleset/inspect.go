@@ -19,8 +19,23 @@ type Held struct {
 	Verdict state.Verdict
 	// Endpoints are those that a connection can get, in order.
 	Endpoints []netip.AddrPort
+	// Draw is how one of them is chosen.
+	Draw Draw
 	// Objects are the sets that have an element by which the connection goes there.
 	Objects []string
+}
+
+// Draw is how an endpoint is chosen.
+type Draw struct {
+	// Slots is how many slots there are, 0 if endpoints are drawn evenly. Shares has how many of them each endpoint has.
+	Slots  int
+	Shares []int
+	// Hashed reports whether a hash chooses the slot. Slot is the one of the client's address, if it is known, and Endpoint the endpoint there.
+	// Endpoint is not valid if the slot has none.
+	Hashed   bool
+	Known    bool
+	Slot     int
+	Endpoint netip.AddrPort
 }
 
 // Inspect reads back what becomes of a new connection to a frontend: by the sets that the rules look it up in, in their order. src is the
@@ -29,9 +44,24 @@ func Inspect(key state.FrontendKey, isOutside bool, src netip.Addr, find Find) (
 	in := inspection{family: key.Family, find: find}
 	in.frontend, in.space = keyElement(key)
 	in.run(key.Addr, isOutside, src)
-	slices.SortFunc(in.held.Endpoints, netip.AddrPort.Compare)
-	in.held.Endpoints = slices.Compact(in.held.Endpoints)
+	in.count()
 	return in.held, in.err
+}
+
+// count puts the endpoints of slots in order, and counts the slots of each.
+func (in *inspection) count() {
+	drawn := in.held.Endpoints
+	slices.SortFunc(drawn, netip.AddrPort.Compare)
+	d := &in.held.Draw
+	if d.Slots > 0 {
+		for i, e := range drawn {
+			if i == 0 || e != drawn[i-1] {
+				d.Shares = append(d.Shares, 0)
+			}
+			d.Shares[len(d.Shares)-1]++
+		}
+	}
+	in.held.Endpoints = slices.Compact(drawn)
 }
 
 // keyElement returns an element with the key of a frontend, and the space of its sets.
@@ -76,14 +106,18 @@ func (in *inspection) run(addr netip.Addr, isOutside bool, src netip.Addr) {
 		in.held.Verdict = state.Drop
 		return
 	}
-	if _, ok := in.has(setID{view: v, kind: hashed}); ok && in.hashed(v) {
+	if _, ok := in.has(setID{view: v, kind: hashed}); ok && in.hashed(v, src) {
 		return
 	}
-	in.slots(v, in.classOf(v))
+	class, weighted := in.classOf(v)
+	if weighted {
+		in.held.Draw.Slots = int(class)
+	}
+	in.slots(v, class)
 }
 
 // hashed takes the endpoints in the table that a view leads to, if it leads to one.
-func (in *inspection) hashed(v view) bool {
+func (in *inspection) hashed(v view, src netip.Addr) bool {
 	for _, k := range hashKinds {
 		for _, size := range consistent.Sizes {
 			data, ok := in.has(setID{view: v, kind: k, arg: uint32(size)})
@@ -97,37 +131,43 @@ func (in *inspection) hashed(v view) bool {
 				e := t.element(i, state.Endpoint{})
 				keys = append(keys, e.key[:id.layout(in.family).key]...)
 			}
-			in.take(id, keys)
+			in.held.Draw = Draw{Slots: size, Hashed: true}
+			slot := -1
+			if k == hashClients && state.FamilyOf(src) == in.family {
+				slot = consistent.Slot(src, 0, size)
+				in.held.Draw.Known, in.held.Draw.Slot = true, slot
+			}
+			in.take(id, keys, slot)
 			return true
 		}
 	}
 	return false
 }
 
-// classOf returns how many slots a connection is drawn from.
-func (in *inspection) classOf(v view) uint32 {
+// classOf returns how many slots a connection is drawn from, and whether these have weights.
+func (in *inspection) classOf(v view) (class uint32, weighted bool) {
 	for _, class := range classes {
 		if _, ok := in.has(setID{view: v, kind: endpoints, arg: class}); ok {
-			return class
+			return class, false
 		}
 	}
 	for _, class := range shareClasses {
 		if _, ok := in.has(setID{view: v, kind: shares, arg: class}); ok {
-			return class
+			return class, true
 		}
 	}
-	return 1
+	return 1, false
 }
 
 // lookUp looks elements of a set up.
-func (in *inspection) lookUp(id setID, keys []byte, found func(data []byte)) {
+func (in *inspection) lookUp(id setID, keys []byte, found func(i int, data []byte)) {
 	if in.err != nil {
 		return
 	}
 	there := false
-	err := in.find(table(in.family), id.name(), id.layout(in.family).key, keys, func(_ int, data []byte) {
+	err := in.find(table(in.family), id.name(), id.layout(in.family).key, keys, func(i int, data []byte) {
 		there = true
-		found(data)
+		found(i, data)
 	})
 	if err != nil {
 		in.err = readFailed(tableSet{in.family, id}, err)
@@ -140,7 +180,7 @@ func (in *inspection) lookUp(id setID, keys []byte, found func(data []byte)) {
 // has returns the element of the frontend in a set of its space, if there is one.
 func (in *inspection) has(id setID) (data [maxData]byte, ok bool) {
 	id.space = in.space
-	in.lookUp(id, in.frontend.key[:id.layout(in.family).key], func(d []byte) {
+	in.lookUp(id, in.frontend.key[:id.layout(in.family).key], func(_ int, d []byte) {
 		ok = true
 		copy(data[:], d)
 	})
@@ -151,7 +191,7 @@ func (in *inspection) has(id setID) (data [maxData]byte, ok bool) {
 func (in *inspection) guarded(addr netip.Addr) (ok bool) {
 	for _, guard := range []kind{clusterIPs, externalIPs} {
 		e := newSharedKey(guard, addr).element()
-		in.lookUp(e.set, e.key[:e.set.layout(in.family).key], func([]byte) { ok = true })
+		in.lookUp(e.set, e.key[:e.set.layout(in.family).key], func(int, []byte) { ok = true })
 	}
 	return ok
 }
@@ -164,7 +204,7 @@ func (in *inspection) admits(list uint32, src netip.Addr) (ok bool) {
 	l := allowedList{family: in.family, number: list}
 	for bits := range src.BitLen() + 1 {
 		e := l.element(netip.PrefixFrom(src, bits))
-		in.lookUp(e.set, e.key[:e.set.layout(in.family).key], func([]byte) { ok = true })
+		in.lookUp(e.set, e.key[:e.set.layout(in.family).key], func(int, []byte) { ok = true })
 	}
 	return ok
 }
@@ -179,15 +219,19 @@ func (in *inspection) slots(v view, size uint32) {
 		k = k.slot(v.slotOffset() + i)
 		keys = append(keys, k.key[:id.layout(in.family).key]...)
 	}
-	in.take(id, keys)
+	in.take(id, keys, -1)
 }
 
-// take takes the endpoints of slots.
-func (in *inspection) take(id setID, keys []byte) {
-	in.lookUp(id, keys, func(data []byte) {
+// take takes the endpoints of slots. One of them may be the client's.
+func (in *inspection) take(id setID, keys []byte, client int) {
+	in.lookUp(id, keys, func(i int, data []byte) {
 		var d [maxData]byte
 		copy(d[:], data)
 		in.held.Verdict = state.Forward
-		in.held.Endpoints = append(in.held.Endpoints, decodeEndpoint(in.family, d))
+		endpoint := decodeEndpoint(in.family, d)
+		in.held.Endpoints = append(in.held.Endpoints, endpoint)
+		if i == client {
+			in.held.Draw.Endpoint = endpoint
+		}
 	})
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/switchyard-net/switchyard/internal/apportion"
+	"github.com/switchyard-net/switchyard/internal/consistent"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -21,13 +23,14 @@ func (c contents) find(_ nft.Table, set string, width int, keys []byte, found fu
 }
 
 // heldBy returns what tables that show a service hold for a connection, by the record alone.
-func heldBy(s *state.Service, c *connection, isOutside bool) (key state.FrontendKey, held Held) {
+func heldBy(s *state.Service, c *connection, isOutside bool) (key state.FrontendKey, held Held, draw func(slots int) Draw) {
+	draw = func(int) Draw { return Draw{} }
 	key = state.FrontendKey{Family: state.IPv4, Protocol: state.TCP, Addr: c.dst.Addr(), Port: c.dst.Port()}
 	if c.dst.Addr() == nodeAddr(state.IPv4) {
 		key.Addr = netip.Addr{}
 	}
 	if s == nil {
-		return key, held
+		return key, held, draw
 	}
 	for i := range s.Ports {
 		p := &s.Ports[i]
@@ -45,15 +48,35 @@ func heldBy(s *state.Service, c *connection, isOutside bool) (key state.Frontend
 				r = &t.Outside
 			}
 			if f.Restricted && !slices.ContainsFunc(f.Sources, func(p netip.Prefix) bool { return p.Contains(c.src) }) {
-				return key, Held{Verdict: state.Drop}
+				return key, Held{Verdict: state.Drop}, draw
 			}
 			held.Verdict = r.Verdict
 			for _, e := range r.Endpoints {
 				held.Endpoints = append(held.Endpoints, e.Addr)
 			}
+			draw = func(slots int) Draw { return drawOf(p, r, slots) }
 		}
 	}
-	return key, held
+	return key, held, draw
+}
+
+// drawOf returns how an endpoint of a route is chosen. was is the class of its weights, which stays if it is accurate.
+func drawOf(p *state.Port, r *state.Route, was int) (d Draw) {
+	switch {
+	case isHashed(p, r):
+		table := consistent.Table(r)
+		d = Draw{Slots: len(table), Shares: make([]int, len(r.Endpoints)), Hashed: true}
+		for _, i := range table {
+			if i != consistent.Refused {
+				d.Shares[i]++
+			}
+		}
+	case !r.Even() && r.Verdict == state.Forward:
+		weights := r.Weights()
+		d.Slots = weightedClass(weights, was)
+		d.Shares = apportion.Slots(weights, d.Slots)[:len(r.Endpoints)]
+	}
+	return d
 }
 
 // TestInspect changes a service from each of many states to each other. What is read back for a connection is what the record says, and
@@ -61,7 +84,7 @@ func heldBy(s *state.Service, c *connection, isOutside bool) (key state.Frontend
 func TestInspect(t *testing.T) {
 	states := atomicStates()
 	for _, o := range []*Settings{testSettings(state.IPv4), testSettings()} {
-		seen := map[state.Verdict]int{}
+		seen, known := map[state.Verdict]int{}, 0
 		for _, from := range slices.Sorted(maps.Keys(states)) {
 			base := newWorld(o).changedTo(o, states[from])
 			for _, to := range slices.Sorted(maps.Keys(states)) {
@@ -69,13 +92,23 @@ func TestInspect(t *testing.T) {
 				for _, c := range atomicConnections() {
 					isPod := slices.ContainsFunc(o.LocalDetector.ClusterCIDRs, func(p netip.Prefix) bool { return p.Contains(c.src) })
 					isOutside := !isPod && c.src != nodeAddr(state.IPv4)
-					key, want := heldBy(states[to], &c, isOutside)
+					key, want, draw := heldBy(states[to], &c, isOutside)
 					got, err := Inspect(key, isOutside, c.src, w.contents.find)
+					want.Draw = draw(got.Draw.Slots)
 					if err != nil || got.Verdict != want.Verdict || !slices.Equal(got.Endpoints, want.Endpoints) {
 						t.Fatalf("%s, %q to %q: read back %v %v, %v; want %v %v", c.name, from, to, got.Verdict, got.Endpoints, err, want.Verdict, want.Endpoints)
 					}
-					if out := c.interpret(1, w, w, 0).run(); out.verdict == "to" && !slices.Contains(got.Endpoints, out.endpoint) {
+					if d := got.Draw; d.Slots != want.Draw.Slots || !slices.Equal(d.Shares, want.Draw.Shares) || d.Hashed != want.Draw.Hashed {
+						t.Fatalf("%s, %q to %q: read back %+v, want %+v", c.name, from, to, d, want.Draw)
+					}
+					out := c.interpret(1, w, w, 0).run()
+					if out.verdict == "to" && !slices.Contains(got.Endpoints, out.endpoint) {
 						t.Fatalf("%s, %q to %q: the rules send it to %v, and read back is %v", c.name, from, to, out.endpoint, got.Endpoints)
+					}
+					if got.Draw.Known {
+						if known++; got.Draw.Endpoint != out.endpoint {
+							t.Fatalf("%s, %q to %q: the rules send it to %v, and read back is %v", c.name, from, to, out.endpoint, got.Draw.Endpoint)
+						}
 					}
 					if want.Verdict != state.Unused && len(got.Objects) == 0 {
 						t.Fatalf("%s, %q to %q: objects %v", c.name, from, to, got.Objects)
@@ -83,6 +116,9 @@ func TestInspect(t *testing.T) {
 					seen[got.Verdict]++
 				}
 			}
+		}
+		if known == 0 {
+			t.Error("no client of a hash was seen")
 		}
 		for _, v := range []state.Verdict{state.Unused, state.Forward, state.Reject, state.Drop} {
 			if seen[v] == 0 {

@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/switchyard-net/switchyard/internal/consistent"
-	"github.com/switchyard-net/switchyard/internal/consistent/consistenttest"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -264,7 +263,7 @@ func (in *interpreter) expr(a attrs, name string) (code, chain string) {
 		if a.u32(5) != consistent.Seed {
 			panic("another seed")
 		}
-		setReg(in.reg(a, 2), binary.NativeEndian.AppendUint32(nil, uint32(consistenttest.Slot(addr, port, int(a.u32(4))))))
+		setReg(in.reg(a, 2), binary.NativeEndian.AppendUint32(nil, uint32(consistent.Slot(addr, port, int(a.u32(4))))))
 	case "lookup":
 		data, ok := in.lookup(a.str(1), in.reg(a, 2))
 		if !ok {

@@ -831,7 +831,9 @@ type EndpointSlice struct {
 	// The annotation switchyard.net/weight as it stands, up to 256 bytes. Empty if it is absent.
 	Weight string `protobuf:"bytes,11,opt,name=weight,proto3" json:"weight,omitempty"`
 	// The names of the pods of endpoints. Unset if no endpoint has one.
-	Pods          *PodNames `protobuf:"bytes,12,opt,name=pods,proto3" json:"pods,omitempty"`
+	Pods *PodNames `protobuf:"bytes,12,opt,name=pods,proto3" json:"pods,omitempty"`
+	// The annotation service.cilium.io/weight, as weight. Empty if weight is not: a node whose configuration does not accept it ignores it.
+	CiliumWeight  string `protobuf:"bytes,13,opt,name=cilium_weight,json=ciliumWeight,proto3" json:"cilium_weight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -948,6 +950,13 @@ func (x *EndpointSlice) GetPods() *PodNames {
 		return x.Pods
 	}
 	return nil
+}
+
+func (x *EndpointSlice) GetCiliumWeight() string {
+	if x != nil {
+		return x.CiliumWeight
+	}
+	return ""
 }
 
 // PodNames are the names of the pods of endpoints.
@@ -1455,7 +1464,7 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\rR\bprotocol\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x12\x1b\n" +
-	"\tnode_port\x18\x04 \x01(\rR\bnodePort\"\xe6\x03\n" +
+	"\tnode_port\x18\x04 \x01(\rR\bnodePort\"\x8b\x04\n" +
 	"\rEndpointSlice\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -1470,7 +1479,8 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"proxy_name\x18\n" +
 	" \x01(\tH\x00R\tproxyName\x88\x01\x01\x12\x16\n" +
 	"\x06weight\x18\v \x01(\tR\x06weight\x123\n" +
-	"\x04pods\x18\f \x01(\v2\x1f.switchyard.cluster.v1.PodNamesR\x04podsB\r\n" +
+	"\x04pods\x18\f \x01(\v2\x1f.switchyard.cluster.v1.PodNamesR\x04pods\x12#\n" +
+	"\rcilium_weight\x18\r \x01(\tR\fciliumWeightB\r\n" +
 	"\v_proxy_name\"8\n" +
 	"\bPodNames\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x14\n" +

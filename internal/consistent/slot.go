@@ -1,12 +1,9 @@
-// Package consistenttest computes for tests which slot of a table the kernel gives a connection.
-package consistenttest
+package consistent
 
 import (
 	"encoding/binary"
 	"math/bits"
 	"net/netip"
-
-	"github.com/switchyard-net/switchyard/internal/consistent"
 )
 
 // Slot returns the slot of a connection in a table of m slots, as the kernel's expression jhash computes it. It is the slot of a client's address, or
@@ -16,7 +13,7 @@ func Slot(client netip.Addr, port uint16, m int) int {
 	if port != 0 {
 		key = append(binary.BigEndian.AppendUint16(key, port), 0, 0)
 	}
-	hi, _ := bits.Mul32(jhash(key, consistent.Seed), uint32(m))
+	hi, _ := bits.Mul32(jhash(key, Seed), uint32(m))
 	return int(hi)
 }
 
