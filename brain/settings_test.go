@@ -22,7 +22,8 @@ func TestBalance(t *testing.T) {
 		{"hash-connection", 0, state.HashConnection, false},
 		{"hash", time.Hour, state.Random, false},
 		{"hash", time.Millisecond, state.HashClient, false}, // no affinity, in whole seconds
-		{"least-connections", 0, state.Random, true},
+		{"least-connections", 0, state.LeastConnections, false},
+		{"least-connections", time.Hour, state.Random, false},
 		{"Hash", 0, state.Random, true},
 		{" hash", 0, state.Random, true},
 		{"nonsense", time.Hour, state.Random, true},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
+	"github.com/switchyard-net/switchyard/internal/apportion"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -26,7 +27,7 @@ func (b *Backend) noteLacking() {
 	if n := len(services); n > 0 {
 		now.problems = []error{fmt.Errorf("%d services, the first is %v, share new connections evenly at random: there is no room for the slots of their "+
 			"weights or hashes (a service may have %d, a namespace %d, a node %d): set weights or a hash for fewer ports", n, services[0],
-			ruleset.MaxServiceSlots, ruleset.MaxNamespaceSlots, ruleset.MaxSlots)}
+			apportion.MaxServiceSlots, apportion.MaxNamespaceSlots, apportion.MaxSlots)}
 	}
 	b.lacking.Store(now)
 }

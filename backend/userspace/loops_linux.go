@@ -77,10 +77,10 @@ func (r *relay) clearProblem(name state.ServiceName) {
 }
 
 // Features implements [backend.Featured].
-func (b *Backend) Features() state.Features { return state.Weights }
+func (b *Backend) Features() state.Features { return state.Weights | state.Balances }
 
 // Problems returns the ports of the relay that other programs hold, and the failures of services within the last minute. It also returns
-// why connections and flows ended in that minute to make room for others. It may be called at any time.
+// why connections and flows ended in that minute to make room for others, and which services are not hashed. It may be called at any time.
 func (b *Backend) Problems() []error {
 	r, errs := b.relay, b.relay.crowding()
 	r.tableMu.RLock()
@@ -90,6 +90,7 @@ func (b *Backend) Problems() []error {
 	for _, t := range b.taken {
 		errs = append(errs, t.err)
 	}
+	errs = append(errs, r.table.Problems()...)
 	now := time.Now()
 	maps.DeleteFunc(r.problems, func(name state.ServiceName, p problem) bool { return p.isOver(now) || r.table.Get(name) == nil })
 	for i, name := range slices.SortedFunc(maps.Keys(r.problems), state.ServiceName.Compare) {

@@ -206,6 +206,8 @@ func (v *view) balance(a *Answer, h held, why *store.Explanation) {
 		a.policy(model.BalanceAnnotation, "hash", "all connections of a client address go to one endpoint, which is the same on all nodes")
 	case h.port.Balance == state.HashConnection:
 		a.policy(model.BalanceAnnotation, "hash-connection", "the client's address and port choose the endpoint, which is the same on all nodes")
+	case h.port.Balance == state.LeastConnections:
+		a.policy(model.BalanceAnnotation, "least-connections", "endpoints with fewer connections from this node get more of the new ones")
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/internal/consistent"
-	"github.com/switchyard-net/switchyard/internal/consistent/consistenttest"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -333,11 +332,8 @@ func TestHashedClients(t *testing.T) {
 		for i := range 200 {
 			c := connection{"hashed", netip.AddrFrom4([4]byte{10, 244, 7, byte(i)}), netip.MustParseAddrPort("10.96.0.1:80")}
 			r := &p.Internal.Inside
-			var port uint16
-			if p.Balance == state.HashConnection {
-				port = 40000 // of the interpreter
-			}
-			at := consistent.Table(r)[consistenttest.Slot(c.src, port, consistent.SizeFor(len(r.Endpoints)))]
+			from := netip.AddrPortFrom(c.src, 40000) // the port of the interpreter
+			at := consistent.Table(r)[consistent.Slot(p.Balance, from, consistent.SizeFor(len(r.Endpoints)))]
 			want := outcome{verdict: "rejected"}
 			if at != consistent.Refused {
 				want = outcome{"to", r.Endpoints[at].Addr, false}

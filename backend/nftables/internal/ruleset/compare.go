@@ -196,7 +196,7 @@ func (p *Plan) reserve(services []*state.Service, previous *Mirror) {
 		for _, n := range a.numbers {
 			p.m.numbers[n] = struct{}{}
 		}
-		p.slots.add(s.Name.Namespace, a.slots)
+		p.slots.Add(s.Name.Namespace, a.slots)
 	}
 }
 

@@ -3,6 +3,7 @@ package ruleset
 import (
 	"net/netip"
 
+	"github.com/switchyard-net/switchyard/internal/apportion"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -17,7 +18,7 @@ type Mirror struct {
 	numbers map[uint32]struct{}
 	// slots are how many slots are taken by weights and hashes, and lacking the services that have no room for theirs. retried is the index of the one that
 	// was tried again last.
-	slots   slotUse
+	slots   apportion.Room
 	lacking []state.ServiceName
 	retried int
 	// nodePorts are the addresses that serve NodePorts, sorted.
@@ -31,7 +32,7 @@ type Mirror struct {
 // NewMirror returns a mirror that knows nothing of the kernel yet.
 func NewMirror() *Mirror {
 	return &Mirror{
-		services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, numbers: map[uint32]struct{}{}, slots: slotUse{},
+		services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, numbers: map[uint32]struct{}{}, slots: apportion.Room{},
 		node: &state.Node{},
 	}
 }

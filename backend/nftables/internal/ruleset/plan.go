@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/switchyard-net/switchyard/internal/apportion"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -21,7 +22,7 @@ type Plan struct {
 	services  map[state.ServiceName]applied // new values; a nil record is a removal
 	refs      map[sharedKey]int32           // changes of the counts
 	numbers   map[uint32]bool               // true if taken now, false if free again
-	slots     slotUse                       // changes of the counts
+	slots     apportion.Room                // changes of the counts
 	nodePorts []netip.Addr
 	node      *state.Node
 	shape     shape
@@ -122,7 +123,7 @@ func (s *setPlan) all(l *elements) iter.Seq[element] {
 func newPlan(s *Settings, previous, m *Mirror) *Plan {
 	p := &Plan{
 		settings: s, previous: previous, m: m, services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, numbers: map[uint32]bool{},
-		slots: slotUse{}, nodePorts: m.nodePorts, node: m.node, shape: m.shape.clone(), sets: map[tableSet]*setPlan{}, index: map[elementKey]int{},
+		slots: apportion.Room{}, nodePorts: m.nodePorts, node: m.node, shape: m.shape.clone(), sets: map[tableSet]*setPlan{}, index: map[elementKey]int{},
 	}
 	p.shape.counted = s.Counters
 	p.old = renderer{settings: s, shape: &m.shape}
@@ -184,7 +185,7 @@ func (p *Plan) replace(name state.ServiceName, s *state.Service) {
 		next = p.lay(s, &previous, previous.numbers, previous.follow)
 	} else {
 		p.number(name, previous.numbers, nil)
-		p.slots.add(name.Namespace, -previous.slots)
+		p.slots.Add(name.Namespace, -previous.slots)
 	}
 	p.renderChange(&previous, &next)
 	p.services[name] = next

@@ -3,53 +3,29 @@ package ruleset
 import (
 	"slices"
 
+	"github.com/switchyard-net/switchyard/internal/apportion"
 	"github.com/switchyard-net/switchyard/internal/consistent"
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Weights and hashes take more slots than endpoints without them do. These slots of a node have a bound, so that nobody can fill the kernel's
-// memory with them. A namespace may have half of them, and a service an eighth. A service that finds no room shares its connections evenly, at
-// random, until there is room. So the services that come last do without.
-//
-// These are the bounds of a node, a namespace and a service.
-const (
-	MaxSlots          = 1 << 20
-	MaxNamespaceSlots = MaxSlots / 2
-	MaxServiceSlots   = MaxSlots / 8
-)
+// Weights and hashes take more slots than endpoints without them do. Package apportion has the bounds of these slots. A service that finds no room shares
+// its connections evenly, at random, until there is room. So the services that come last do without.
 
 // roomFeatures are the parts of records that take such slots.
 const roomFeatures = state.Weights | state.Balances
-
-// slotUse is how many of these slots are in use. The total is under the empty name, which no namespace has.
-type slotUse map[string]int
-
-func (u slotUse) add(namespace string, n int) {
-	for _, name := range [...]string{"", namespace} {
-		if u[name] += n; u[name] == 0 {
-			delete(u, name)
-		}
-	}
-}
-
-// hasRoom reports whether a service of a namespace may take n slots.
-func (p *Plan) hasRoom(namespace string, n int) bool {
-	used := func(name string) int { return p.m.slots[name] + p.slots[name] }
-	return n <= MaxServiceSlots && used(namespace)+n <= MaxNamespaceSlots && used("")+n <= MaxSlots
-}
 
 // lay lays out a service with its numbers: by its weights and hashes if there is room for their slots, and else evenly. place is placeService, or follow,
 // with the previous record.
 func (p *Plan) lay(s *state.Service, previous *applied, held map[owner]uint32, place func(*state.Service) []placement) applied {
 	namespace := s.Name.Namespace
-	p.slots.add(namespace, -previous.slots)
+	p.slots.Add(namespace, -previous.slots)
 	next := applied{record: s, places: place(s), above: p.settings.above(s)}
-	if next.slots = slotsOf(s, next.places); next.slots > 0 && !p.hasRoom(namespace, next.slots) {
+	if next.slots = slotsOf(s, next.places); next.slots > 0 && !apportion.HasRoom(namespace, next.slots, p.m.slots, p.slots) {
 		next.record, _ = s.For(state.AllFeatures &^ roomFeatures)
 		next.asked, next.lacks = s, next.slots
 		next.places, next.slots = place(next.record), 0
 	}
-	p.slots.add(namespace, next.slots)
+	p.slots.Add(namespace, next.slots)
 	next.numbers = p.number(s.Name, held, next.record)
 	return next
 }
@@ -57,7 +33,7 @@ func (p *Plan) lay(s *state.Service, previous *applied, held map[owner]uint32, p
 // layAs lays out a service as it was expected to be. The numbers are the same: they are given in the same order.
 func (p *Plan) layAs(e, previous *applied, held map[owner]uint32) applied {
 	next, name := *e, e.record.Name
-	p.slots.add(name.Namespace, next.slots-previous.slots)
+	p.slots.Add(name.Namespace, next.slots-previous.slots)
 	next.numbers = p.number(name, held, next.record)
 	return next
 }
@@ -71,7 +47,7 @@ func slotsOf(s *state.Service, places []placement) (n int) {
 		}
 		var each [2]int // of the slots of a frontend, by its traffic
 		for j, r := range routes(p) {
-			if r != nil && r.Weighted() && !r.Even() && !isHashed(p, r) {
+			if r != nil && r.Weighted() && !r.Even() && !consistent.Serves(p, r) {
 				each[j/int(internalRoutes)] += len(places[i][j])
 			}
 		}
@@ -96,7 +72,7 @@ func (p *Plan) retry() {
 		p.m.retried = (p.m.retried + 1) % len(names)
 		name := names[p.m.retried]
 		_, isNew := p.services[name]
-		if a := p.m.services[name]; a.asked != nil && !isNew && p.hasRoom(name.Namespace, a.lacks) {
+		if a := p.m.services[name]; a.asked != nil && !isNew && apportion.HasRoom(name.Namespace, a.lacks, p.m.slots, p.slots) {
 			p.replace(name, a.asked)
 			return
 		}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/switchyard-net/switchyard/internal/apportion"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -215,7 +216,7 @@ func weightedService(namespace, name string, frontends int) *state.Service {
 func TestRoomForWeights(t *testing.T) {
 	r := weightedRoute(0, 1, 255)
 	each := len(placeRoute(nil, &r))
-	most := MaxServiceSlots / each
+	most := apportion.MaxServiceSlots / each
 	m := NewMirror()
 	change := func(changed []*state.Service, removed ...state.ServiceName) {
 		t.Helper()
