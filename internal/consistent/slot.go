@@ -2,11 +2,9 @@ package consistent
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math/bits"
 	"net/netip"
 
-	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -19,15 +17,6 @@ func Serves(p *state.Port, r *state.Route) bool {
 
 // Crowded reports whether connections that take a route of a port should get their endpoints from a table, but there are too many endpoints.
 func Crowded(p *state.Port, r *state.Route) bool { return hashes(p) && len(r.Endpoints) >= Most }
-
-// CrowdedProblem returns what is wrong with services that have a crowded port, nothing for none.
-func CrowdedProblem(services []state.ServiceName) []error {
-	if len(services) == 0 {
-		return nil
-	}
-	return []error{fmt.Errorf("%d services, the first is %v, draw endpoints at random instead of by a hash: one of their ports has more than %d endpoints: "+
-		"use fewer, or set the annotation %s to random", len(services), services[0], Most-1, model.BalanceAnnotation)}
-}
 
 func hashes(p *state.Port) bool {
 	return p.Affinity == 0 && (p.Balance == state.HashClient || p.Balance == state.HashConnection)

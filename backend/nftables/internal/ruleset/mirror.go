@@ -20,7 +20,9 @@ type Mirror struct {
 	// was tried again last.
 	slots   apportion.Room
 	lacking []state.ServiceName
-	retried int
+	// crowded are services with more endpoints than their balance can be for, and counting those whose shares follow from their connections.
+	crowded, counting []state.ServiceName
+	retried           int
 	// nodePorts are the addresses that serve NodePorts, sorted.
 	nodePorts []netip.Addr
 	node      *state.Node
@@ -84,9 +86,12 @@ type applied struct {
 	above []frontendAbove
 	// slots are how many slots its weights and hashes take.
 	slots int
-	// asked is the record of the state if it has weights or hashes for which there is no room, and record is without them. lacks is how many slots it wants.
+	// asked is the record of the state if record is another one: because there is no room for its weights and hashes, or with shares instead of its weights.
 	asked *state.Service
+	// lacks is how many slots it wants if there is no room for them.
 	lacks int
+	// crowded is set if a port has more endpoints than its balance can be for, and counts if shares follow from connections.
+	crowded, counts bool
 }
 
 // desired returns the record of the state, nil if there is none.

@@ -4,6 +4,7 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/least"
 	"github.com/switchyard-net/switchyard/internal/consistent"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -72,6 +73,9 @@ func slotsFor(total int) int { return max(int(classOf(total)), min(total, 1)) }
 func placeFor(p *state.Port, old []state.Endpoint, r *state.Route) []state.Endpoint {
 	if consistent.Serves(p, r) {
 		return placeNet(old, r)
+	}
+	if isShared(p, r) {
+		return placeSlots(old, r, least.Slots)
 	}
 	return placeRoute(old, r)
 }

@@ -570,14 +570,15 @@ func (s *setPlan) write(b *nft.Batch, elements *elements, put func(nft.Table, st
 	}
 }
 
-// Changed yields what services were and are to be, nil if they were not there or are to go, in any order. After [Mirror.Compare], services
+// Changed yields what services were and are to be, nil if they were not there or are to go, in any order. It leaves out those whose record stays. After [Mirror.Compare], services
 // that the mirror did not know are left out.
 func (p *Plan) Changed() iter.Seq2[*state.Service, *state.Service] {
 	return func(yield func(was, is *state.Service) bool) {
 		if p.previous == p.m {
 			for name, a := range p.services {
-				was := p.m.services[name]
-				if !yield(was.desired(), a.desired()) {
+				before := p.m.services[name]
+				// Shares that move concern no flow.
+				if was, is := before.desired(), a.desired(); was != is && !yield(was, is) {
 					return
 				}
 			}

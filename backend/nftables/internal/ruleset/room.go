@@ -3,6 +3,7 @@ package ruleset
 import (
 	"slices"
 
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/least"
 	"github.com/switchyard-net/switchyard/internal/apportion"
 	"github.com/switchyard-net/switchyard/internal/consistent"
 	"github.com/switchyard-net/switchyard/state"
@@ -19,10 +20,14 @@ const roomFeatures = state.Weights | state.Balances
 func (p *Plan) lay(s *state.Service, previous *applied, held map[owner]uint32, place func(*state.Service) []placement) applied {
 	namespace := s.Name.Namespace
 	p.slots.Add(namespace, -previous.slots)
-	next := applied{record: s, places: place(s), above: p.settings.above(s)}
-	if next.slots = slotsOf(s, next.places); next.slots > 0 && !apportion.HasRoom(namespace, next.slots, p.m.slots, p.slots) {
+	next := applied{record: p.shared(s), above: p.settings.above(s)}
+	if next.record != s {
+		next.asked = s
+	}
+	next.places, next.crowded, next.counts = place(next.record), isCrowded(s), next.asked != nil
+	if next.slots = slotsOf(next.record, next.places); next.slots > 0 && !apportion.HasRoom(namespace, next.slots, p.m.slots, p.slots) {
 		next.record, _ = s.For(state.AllFeatures &^ roomFeatures)
-		next.asked, next.lacks = s, next.slots
+		next.asked, next.lacks, next.crowded, next.counts = s, next.slots, false, false
 		next.places, next.slots = place(next.record), 0
 	}
 	p.slots.Add(namespace, next.slots)
@@ -47,7 +52,7 @@ func slotsOf(s *state.Service, places []placement) (n int) {
 		}
 		var each [2]int // of the slots of a frontend, by its traffic
 		for j, r := range routes(p) {
-			if r != nil && r.Weighted() && !r.Even() && !consistent.Serves(p, r) {
+			if r != nil && r.Weighted() && classKind(p, r) == shares && !consistent.Serves(p, r) {
 				each[j/int(internalRoutes)] += len(places[i][j])
 			}
 		}
@@ -72,7 +77,7 @@ func (p *Plan) retry() {
 		p.m.retried = (p.m.retried + 1) % len(names)
 		name := names[p.m.retried]
 		_, isNew := p.services[name]
-		if a := p.m.services[name]; a.asked != nil && !isNew && apportion.HasRoom(name.Namespace, a.lacks, p.m.slots, p.slots) {
+		if a := p.m.services[name]; a.lacks > 0 && !isNew && apportion.HasRoom(name.Namespace, a.lacks, p.m.slots, p.slots) {
 			p.replace(name, a.asked)
 			return
 		}
@@ -86,26 +91,84 @@ func (p *Plan) commitSlots() {
 			delete(p.m.slots, name)
 		}
 	}
+	p.m.lacking = p.relist(p.m.lacking, func(a *applied) bool { return a.lacks > 0 })
+	p.m.crowded = p.relist(p.m.crowded, func(a *applied) bool { return a.crowded })
+	p.m.counting = p.relist(p.m.counting, func(a *applied) bool { return a.counts })
+}
+
+// relist returns a list of the services for which is returns true, once the plan is carried out. Those that were in it keep their order. It is list itself
+// if it stays.
+func (p *Plan) relist(list []state.ServiceName, is func(*applied) bool) []state.ServiceName {
 	var come []state.ServiceName
 	changes := false
 	for name, a := range p.services {
-		lacked, lacks := p.m.services[name].asked != nil, a.asked != nil
-		changes = changes || lacked != lacks
-		if lacks && !lacked {
+		before := p.m.services[name]
+		was, now := is(&before), is(&a)
+		changes = changes || was != now
+		if now && !was {
 			come = append(come, name)
 		}
 	}
 	if !changes {
-		return
+		return list
 	}
-	lacking := slices.DeleteFunc(slices.Clone(p.m.lacking), func(name state.ServiceName) bool {
+	stay := slices.DeleteFunc(slices.Clone(list), func(name state.ServiceName) bool {
 		a, isNew := p.services[name]
-		return isNew && a.asked == nil
+		return isNew && !is(&a)
 	})
 	slices.SortFunc(come, state.ServiceName.Compare)
-	p.m.lacking = append(lacking, come...)
+	return append(stay, come...)
+}
+
+// shared returns a record with the shares of now.
+func (p *Plan) shared(s *state.Service) *state.Service {
+	if p.settings.Shares == nil {
+		return s
+	}
+	return p.settings.Shares(s)
+}
+
+// isCrowded reports whether a port of a record has too many endpoints for its balance.
+func isCrowded(s *state.Service) bool {
+	return slices.ContainsFunc(s.Ports, func(p state.Port) bool {
+		routes := p.Routes()
+		return slices.ContainsFunc(routes[:], func(r *state.Route) bool {
+			return consistent.Crowded(&p, r) || least.Crowded(&p, r)
+		})
+	})
+}
+
+// Share plans that the shares of services become those of now, until the plan has so many elements. It returns how many of the services it has come to.
+func (m *Mirror) Share(s *Settings, names []state.ServiceName, most int) (p *Plan, done int) {
+	p = newPlan(s, m, m)
+	for _, name := range names {
+		if p.elements() >= most {
+			break
+		}
+		if a := m.services[name]; a.counts && !p.shared(a.asked).Equal(a.record) {
+			p.replace(name, a.asked)
+		}
+		done++
+	}
+	p.finalize(m.nodePorts)
+	p.grow()
+	return p, done
+}
+
+// elements returns how many elements the plan adds and deletes.
+func (p *Plan) elements() (n int) {
+	for _, s := range p.order {
+		n += s.del.n + s.add.n
+	}
+	return n
 }
 
 // Lacking returns the services whose weights and hashes have no room, in the order in which they came. It is not to be changed, and is another list after
 // a change.
 func (m *Mirror) Lacking() []state.ServiceName { return m.lacking }
+
+// Crowded returns the services with more endpoints than their balance can be for, likewise.
+func (m *Mirror) Crowded() []state.ServiceName { return m.crowded }
+
+// Counting returns the services whose shares follow from their connections, likewise.
+func (m *Mirror) Counting() []state.ServiceName { return m.counting }

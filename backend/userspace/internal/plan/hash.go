@@ -7,6 +7,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/internal/apportion"
 	"github.com/switchyard-net/switchyard/internal/consistent"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -134,5 +135,9 @@ func (t *Table) Problems() (errs []error) {
 			"hashes (a service may have %d, a namespace %d, a node %d): set a hash for fewer ports", n, t.lacking[0],
 			apportion.MaxServiceSlots, apportion.MaxNamespaceSlots, apportion.MaxSlots))
 	}
-	return append(errs, consistent.CrowdedProblem(t.crowded)...)
+	if n := len(t.crowded); n > 0 {
+		errs = append(errs, fmt.Errorf("%d services, the first is %v, draw endpoints at random instead of by a hash: one of their ports has more than %d "+
+			"endpoints: use fewer, or set the annotation %s to random", n, t.crowded[0], consistent.Most-1, model.BalanceAnnotation))
+	}
+	return errs
 }
