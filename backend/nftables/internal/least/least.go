@@ -3,7 +3,7 @@
 //
 // An endpoint's share is its weight, times a factor. With each count, the factor is multiplied by ((mean+1)/(n+1))^gain: an endpoint with more
 // connections than the mean loses some of its share, again and again, until it has as many as the others. A factor that followed from the last count
-// alone would stop halfway: the endpoint has few connections because it gets few.
+// alone would stop halfway: the endpoint has few connections because it gets few. The fewer connections there are to go by, the more factors return to 1.
 package least
 
 import (
@@ -22,9 +22,9 @@ const (
 	// draw connections evenly.
 	MaxEndpoints = Slots / 2
 
-	// gain is the exponent of a step. Factors stay from leastFactor to mostFactor times their mean, so that no endpoint is without connections, and none
+	// gain is the exponent of a step. Without connections, forget is the part of a factor's logarithm that goes with each step. Factors stay from leastFactor to mostFactor times their mean, so that no endpoint is without connections, and none
 	// gets them all.
-	gain, leastFactor, mostFactor = 0.2, 1. / 32, 4
+	gain, forget, leastFactor, mostFactor = 0.2, 0.1, 1. / 32, 4
 )
 
 // Endpoint is what connections are counted of.
@@ -191,13 +191,13 @@ func step(previous *factors, protocol state.Protocol, r *state.Route, counts Cou
 		weights += float64(max(1, e.Weight))
 	}
 	mean, each := connections/float64(n), weights/float64(n)
-	all, sum := make([]float64, n), 0.
+	all, sum, stays := make([]float64, n), 0., 1-forget/(mean+1)
 	for i, e := range r.Endpoints {
 		f := 1.
 		if previous != nil {
 			f = previous.get(e.Addr)
 		}
-		all[i] = f * math.Pow((mean+1)/(loads[i]*each+1), gain)
+		all[i] = math.Pow(f, stays) * math.Pow((mean+1)/(loads[i]*each+1), gain)
 		sum += all[i]
 	}
 	for i := range all { // of the mean, so that they do not all grow

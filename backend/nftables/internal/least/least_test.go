@@ -195,10 +195,12 @@ func TestBounds(t *testing.T) {
 	if slots := slotsOf(t, &c, s); slots[0] != 1 || slices.Max(slots) > 37 {
 		t.Errorf("with a flood to the first: %v", slots)
 	}
-	for range 30 {
+	for range 40 {
 		c.Step([]*state.Service{s}, Counts{})
 	}
-	t.Log(slotsOf(t, &c, s))
+	if slots := slotsOf(t, &c, s); slices.Min(slots) < 30 {
+		t.Errorf("40 periods after the flood, without connections: %v", slots)
+	}
 	idle := Counts{}
 	for _, e := range endpoints(8)[1:] {
 		idle[Endpoint{state.TCP, e.Addr}] = 1 << 40
