@@ -56,6 +56,8 @@ type Backend struct {
 	divisions map[state.ServiceName]*plan.Division
 	// clusterIPs are the records whose cluster IPs the tables know.
 	clusterIPs map[state.ServiceName]*state.Service
+	// counts is whether the kernel has the scheduler for least connections.
+	counts answer
 	// refused are virtual servers that the kernel has refused. The base serves them until a Verify tries again.
 	refused map[plan.Key]error
 	// settings are the settings of all divisions.
@@ -302,7 +304,8 @@ func (b *Backend) Reconfigure(o Options) error {
 	return nil
 }
 
-// Features implements [backend.Featured]. Weights that the scheduler does not know are left to the base, and so are hashes.
+// Features implements [backend.Featured]. Weights that the scheduler does not know are left to the base, and so are
+// hashes. Services with least connections have a scheduler of their own.
 func (b *Backend) Features() state.Features {
 	return backend.FeaturesOf(b.base) & (state.Weights | state.Balances)
 }
