@@ -72,6 +72,6 @@ func (b *Backend) CountAbove(whole map[state.ServiceName]*state.Service, full bo
 func (b *Backend) settings() *ruleset.Settings {
 	s := b.o.settings(b.flags)
 	s.Whole, s.Listeners, s.RelayMark = b.whole, b.listeners, backend.RelayMark
-	s.Shares = b.counting.controller.Shares
+	s.Shares = b.counting.shares()
 	return s
 }

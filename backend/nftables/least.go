@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -19,17 +18,18 @@ const (
 	// mostFlows is how many flows the node may have for connections to be counted. With more, shares are even until there are at most fewFlows: a listing
 	// takes long and holds off packets.
 	mostFlows, fewFlows = 100_000, 80_000
-	// mostMoved is how many elements a step adds and deletes, up to the last service of it. The next step goes on with the others.
-	mostMoved = 8192
+	// mostMoved is how many elements are added and deleted at a time, up to the last service of these, and mostShared how many services are looked at. In
+	// between, changes of the state have their turn.
+	mostMoved, mostShared = 8192, 64
 )
 
 // leastLoaded has the shares of endpoints follow from how many connections they have, for the services that ask for it. A goroutine counts and moves the
 // shares, as long as there are such services.
 type leastLoaded struct {
-	controller least.Controller
-	// services are those that ask, in the order in which they came. The next step begins with the one at the index next.
+	// controller is nil while there are no such services.
+	controller *least.Controller
+	// services are the ones that ask, in the order in which they came.
 	services []state.ServiceName
-	next     int
 	// crowd is how many flows there were when shares became even, 0 while they are not.
 	crowd int
 	// failing is set after a failure to count or to move, until both have worked again.
@@ -37,6 +37,14 @@ type leastLoaded struct {
 	// stop ends the goroutine. It is nil while there is none.
 	stop    chan struct{}
 	running sync.WaitGroup
+}
+
+// shares returns what ruleset.Settings have as Shares.
+func (c *leastLoaded) shares() func(*state.Service) *state.Service {
+	if c.controller == nil {
+		return (&least.Controller{}).Shares
+	}
+	return c.controller.Shares
 }
 
 // follow begins or ends to count, as the services need it. The caller holds b.mu.
@@ -48,16 +56,16 @@ func (b *Backend) follow() {
 	c.services = b.mirror.Counting()
 	switch {
 	case len(c.services) > 0 && c.stop == nil:
-		c.stop = make(chan struct{})
+		c.stop, c.controller = make(chan struct{}), &least.Controller{}
 		stop := c.stop
 		c.running.Go(func() { b.balance(stop) })
 	case len(c.services) == 0 && c.stop != nil:
 		close(c.stop)
-		c.stop, c.crowd, c.controller = nil, 0, least.Controller{}
+		c.stop, c.controller, c.crowd, c.failing = nil, nil, 0, false
 	}
 }
 
-// close waits until nothing is counted any longer.
+// close waits until nothing is counted.
 func (c *leastLoaded) close() {
 	if c.stop != nil {
 		close(c.stop)
@@ -75,34 +83,59 @@ func (b *Backend) balance(stop <-chan struct{}) {
 			return
 		case <-timer.C:
 		}
-		counts := b.targets()
-		began := time.Now()
-		crowd, err := b.countFlows(counts)
-		took := time.Since(began)
-		b.mu.Lock()
-		select {
-		case <-stop:
-			b.mu.Unlock()
-			return
-		default:
-		}
-		began = time.Now()
-		b.noteCounting(b.step(counts, crowd, err))
-		took += time.Since(began)
-		b.mu.Unlock()
-		timer.Reset(max(countPeriod, countCost*took))
+		timer.Reset(max(countPeriod, countCost*b.step(stop, b.countFlows)))
 	}
 }
 
-// targets returns the endpoints whose connections are to be counted, each with 0.
-func (b *Backend) targets() least.Counts {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	counts := least.Counts{}
-	for _, name := range b.counting.services {
-		least.Targets(counts, b.mirror.Record(name))
+// step counts connections and moves shares, unless it is to stop. It returns how long that took, without waiting for others.
+func (b *Backend) step(stop <-chan struct{}, count func(least.Counts) (flows int, err error)) (took time.Duration) {
+	var controller *least.Controller
+	var records []*state.Service
+	locked := func(do func()) (goesOn bool) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		select {
+		case <-stop:
+			return false
+		default:
+		}
+		began := time.Now()
+		do()
+		took += time.Since(began)
+		return true
 	}
-	return counts
+	if !locked(func() { controller, records = b.counting.controller, b.counted() }) {
+		return took
+	}
+	began := time.Now()
+	counts := least.Counts{}
+	for _, s := range records {
+		least.Targets(counts, s)
+	}
+	flows, err := count(counts)
+	if err == nil && flows <= mostFlows {
+		controller = controller.Step(records, counts)
+	}
+	took += time.Since(began)
+	goesOn := locked(func() {
+		if err == nil {
+			b.useShares(controller, flows)
+		}
+	})
+	for next, more := 0, true; goesOn && more && err == nil; {
+		goesOn = locked(func() { next, more, err = b.share(next) })
+	}
+	locked(func() { b.noteCounting(err) })
+	return took
+}
+
+// counted returns the services that ask. The caller holds b.mu.
+func (b *Backend) counted() []*state.Service {
+	records := make([]*state.Service, len(b.counting.services))
+	for i, name := range b.counting.services {
+		records[i] = b.mirror.Record(name)
+	}
+	return records
 }
 
 // countFlows counts the open connections of endpoints: of all that this node translates to them. crowd is how many flows there are if they are too many to
@@ -124,48 +157,37 @@ func (b *Backend) countFlows(counts least.Counts) (crowd int, err error) {
 	return n, err
 }
 
-// step moves shares by the counts, or makes them even if there are too many flows. The caller holds b.mu.
-func (b *Backend) step(counts least.Counts, flows int, err error) error {
+// useShares has shares follow from a controller, or be even while there are too many flows. The caller holds b.mu.
+func (b *Backend) useShares(next *least.Controller, flows int) {
 	c := &b.counting
 	switch {
-	case err != nil:
-		return err
 	case flows > mostFlows || c.crowd > 0 && flows > fewFlows:
 		if c.crowd == 0 {
 			c.crowd = flows
 			b.log.Warn("too many flows to count connections: endpoints share them evenly, until there are fewer flows", "flows", flows, "most", mostFlows)
 		}
-		c.controller.Even()
-	default:
-		if c.crowd > 0 {
-			c.crowd = 0
-			b.log.Info("connections are counted again", "flows", flows)
-		}
-		records := make([]*state.Service, len(c.services))
-		for i, name := range c.services {
-			records[i] = b.mirror.Record(name)
-		}
-		c.controller.Step(records, counts)
+		next = next.Even()
+	case c.crowd > 0:
+		c.crowd = 0
+		b.log.Info("connections are counted again", "flows", flows)
 	}
+	c.controller = next
 	b.noteProblems()
-	return b.share()
 }
 
-// share commits the shares of now, of as many services as one step may move. The caller holds b.mu.
-func (b *Backend) share() error {
-	c := &b.counting
-	if n := len(c.services); !b.known || n == 0 {
-		return nil // the next Apply or Verify compares everything, also the shares
+// share commits the shares of now, of some services from an index on. It returns where to go on, and whether there are more. The caller holds b.mu.
+func (b *Backend) share(from int) (next int, more bool, err error) {
+	services := b.counting.services
+	if !b.known || from >= len(services) {
+		return 0, false, nil // if not known, the next Apply or Verify compares everything, also the shares
 	}
-	c.next %= len(c.services)
-	p, done := b.mirror.Share(b.settings(), slices.Concat(c.services[c.next:], c.services[:c.next]), mostMoved)
+	p, done := b.mirror.Share(b.settings(), services[from:min(from+mostShared, len(services))], mostMoved)
 	if _, err := b.commit(p); err != nil {
 		b.guard.raise(quiet)
-		return err
+		return 0, false, err
 	}
 	b.mirror = p.Commit()
-	c.next += done
-	return nil
+	return from + done, true, nil
 }
 
 // noteCounting says when connections cannot be counted, or shares not moved. The caller holds b.mu.

@@ -7,20 +7,25 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/least"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// stepNow does what the goroutine does from time to time.
+// stepNow does what the goroutine does from time to time. There are at least so many flows.
 func stepNow(t *testing.T, b *Backend, crowd int) {
 	t.Helper()
-	counts := b.targets()
-	flows, err := b.countFlows(counts)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := b.step(counts, max(flows, crowd), err); err != nil {
-		t.Fatal(err)
+	b.step(nil, func(counts least.Counts) (int, error) {
+		flows, err := b.countFlows(counts)
+		if err != nil {
+			t.Error(err)
+		}
+		return max(flows, crowd), err
+	})
+	if b.mu.Lock(); b.counting.failing {
+		t.Error("the step has failed")
 	}
+	b.mu.Unlock()
 }
 
 // TestLeastConnections makes real connections to an endpoint that has many already. It gets few more, until shares are even because there are too many
@@ -33,7 +38,7 @@ func TestLeastConnections(t *testing.T) {
 		t.Skipf("this kernel does not have %s", nft.Hashing.Name)
 	}
 	defer closeBackend(b)
-	least := func(endpoints int) *state.Service {
+	asking := func(endpoints int) *state.Service {
 		s := drawnService(forward(endpointsOf(state.IPv4, 1, endpoints)))
 		s.Ports[0].Balance = state.LeastConnections
 		return s
@@ -61,7 +66,7 @@ func TestLeastConnections(t *testing.T) {
 	if share() != 1 || b.counting.stop != nil {
 		t.Fatal("nobody asks, and something is counted, or connections go elsewhere")
 	}
-	apply(t, b, full(least(4)))
+	apply(t, b, full(asking(4)))
 	if b.counting.stop == nil {
 		t.Fatal("nothing is counted")
 	}
@@ -70,10 +75,10 @@ func TestLeastConnections(t *testing.T) {
 		stepNow(t, b, 0)
 	}
 	expect("after some counts", 0.001, 0.05)
-	if result := apply(t, b, full(least(4))); result.Written > 0 {
+	if result := apply(t, b, full(asking(4))); result.Written > 0 {
 		t.Errorf("comparing writes %d", result.Written)
 	}
-	apply(t, b, delta(least(5)))
+	apply(t, b, delta(asking(5)))
 	expect("with one endpoint more", 0.001, 0.05)
 	if p := b.Problems(); len(p) > 0 {
 		t.Error(p)
@@ -92,7 +97,7 @@ func TestLeastConnections(t *testing.T) {
 	}
 
 	stop := b.counting.stop
-	apply(t, b, delta(least(1)))
+	apply(t, b, delta(asking(1)))
 	select {
 	case <-stop:
 	default:
@@ -101,7 +106,7 @@ func TestLeastConnections(t *testing.T) {
 	if b.counting.running.Wait(); b.counting.stop != nil {
 		t.Error("something is counted for nobody")
 	}
-	apply(t, b, delta(least(129)))
+	apply(t, b, delta(asking(129)))
 	if p := b.Problems(); len(p) != 1 || !strings.Contains(p[0].Error(), "too many endpoints") || b.counting.stop != nil {
 		t.Errorf("too many endpoints: %v", p)
 	}

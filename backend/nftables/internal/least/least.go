@@ -47,7 +47,7 @@ func has(p *state.Port, r *state.Route) bool {
 	return Asks(p) && len(r.Endpoints) > 1 && len(r.Endpoints) <= MaxEndpoints
 }
 
-// Controller has the factors of endpoints. The zero value has none.
+// Controller has the factors of endpoints. The zero value has none. It does not change, so that any goroutine may use it.
 type Controller struct {
 	routes map[routeID]*factors
 	// even is set while all factors count as 1.
@@ -63,7 +63,7 @@ type routeID struct {
 	route    int
 }
 
-// factors are those of the endpoints of a route, in their order.
+// factors belong to the endpoints of a route, in their order.
 type factors struct {
 	endpoints []state.Endpoint // of the record
 	of        []float32
@@ -88,6 +88,9 @@ func (c *Controller) Shares(s *state.Service) *state.Service {
 	shared := s
 	for i := range s.Ports {
 		port := &s.Ports[i]
+		if !Asks(port) {
+			continue
+		}
 		routes := port.Routes()
 		if !slices.ContainsFunc(routes[:], func(r *state.Route) bool { return has(port, r) }) {
 			continue
@@ -154,6 +157,9 @@ func Targets(counts Counts, s *state.Service) {
 func each(s *state.Service, do func(p *state.Port, route int, r *state.Route)) {
 	for i := range s.Ports {
 		p := &s.Ports[i]
+		if !Asks(p) {
+			continue
+		}
 		routes := p.Routes()
 		for j, r := range routes {
 			if has(p, r) && !slices.ContainsFunc(routes[:j], r.Equal) {
@@ -163,9 +169,9 @@ func each(s *state.Service, do func(p *state.Port, route int, r *state.Route)) {
 	}
 }
 
-// Step moves the shares of these services, which are all that ask for least connections, by how many connections their endpoints have. It forgets all other
-// services. It takes time and memory in proportion to the number of their endpoints.
-func (c *Controller) Step(services []*state.Service, counts Counts) {
+// Step returns the controller after a count of connections. services are all that ask for least connections: others are forgotten. It takes time and memory
+// in proportion to the number of their endpoints.
+func (c *Controller) Step(services []*state.Service, counts Counts) *Controller {
 	next := make(map[routeID]*factors, len(c.routes))
 	for _, s := range services {
 		each(s, func(p *state.Port, route int, r *state.Route) {
@@ -173,11 +179,11 @@ func (c *Controller) Step(services []*state.Service, counts Counts) {
 			next[id] = step(c.routes[id], p.Protocol, r, counts)
 		})
 	}
-	c.routes, c.even = next, false
+	return &Controller{routes: next}
 }
 
-// Even has all endpoints share by their weights alone, until the next Step, which begins where the last one has ended.
-func (c *Controller) Even() { c.even = true }
+// Even returns the controller with which all endpoints share by their weights alone. Its next Step begins where the last one has ended.
+func (c *Controller) Even() *Controller { return &Controller{c.routes, true} }
 
 func step(previous *factors, protocol state.Protocol, r *state.Route, counts Counts) *factors {
 	n := len(r.Endpoints)

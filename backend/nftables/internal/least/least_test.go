@@ -91,12 +91,12 @@ func (w *world) endBefore(at float64) {
 // simulate returns how many connections each endpoint has on average in the last quarter of so many periods of a second. With step unset, the controller
 // does nothing.
 func simulate(t *testing.T, s *state.Service, periods int, rate float64, steps bool, holds func(endpoint int) float64) (means []float64, moved float64) {
-	var c Controller
+	c := &Controller{}
 	list := s.Ports[0].Internal.Inside.Endpoints
 	w := &world{rng: rand.New(rand.NewPCG(1, 2)), open: make([]int, len(list))}
 	means = make([]float64, len(list))
 	for period := range periods {
-		slots := slotsOf(t, &c, s)
+		slots := slotsOf(t, c, s)
 		w.run(float64(period+1), rate, slots, holds)
 		counts := Counts{}
 		for i, n := range w.open {
@@ -108,8 +108,8 @@ func simulate(t *testing.T, s *state.Service, periods int, rate float64, steps b
 		if !steps {
 			continue
 		}
-		c.Step([]*state.Service{s}, counts)
-		for i, n := range slotsOf(t, &c, s) {
+		c = c.Step([]*state.Service{s}, counts)
+		for i, n := range slotsOf(t, c, s) {
 			moved += float64(max(0, n-slots[i])) / float64(periods)
 		}
 	}
@@ -176,8 +176,8 @@ func TestWeights(t *testing.T) {
 				t.Errorf("connections are %.1f with the weights 1, 3, 1 and 3", means)
 			}
 		}
-		var c Controller
-		c.Step([]*state.Service{s}, Counts{Endpoint{state.TCP, endpoints(4)[1].Addr}: 1000})
+		c := &Controller{}
+		c = c.Step([]*state.Service{s}, Counts{Endpoint{state.TCP, endpoints(4)[1].Addr}: 1000})
 		if got := c.Shares(s).Ports[0].Internal.Inside.Refused; got != refused*16 {
 			t.Errorf("%d of 256 slots are refused, want half", got)
 		}
@@ -187,18 +187,18 @@ func TestWeights(t *testing.T) {
 // TestBounds: no count gives an endpoint nothing or everything, and one that an attacker fills gets connections again.
 func TestBounds(t *testing.T) {
 	s := service(endpoints(8))
-	var c Controller
+	c := &Controller{}
 	flooded := Counts{Endpoint{state.TCP, endpoints(8)[0].Addr}: 1 << 40}
 	for range 1000 {
-		c.Step([]*state.Service{s}, flooded)
+		c = c.Step([]*state.Service{s}, flooded)
 	}
-	if slots := slotsOf(t, &c, s); slots[0] != 1 || slices.Max(slots) > 37 {
+	if slots := slotsOf(t, c, s); slots[0] != 1 || slices.Max(slots) > 37 {
 		t.Errorf("with a flood to the first: %v", slots)
 	}
 	for range 40 {
-		c.Step([]*state.Service{s}, Counts{})
+		c = c.Step([]*state.Service{s}, Counts{})
 	}
-	if slots := slotsOf(t, &c, s); slices.Min(slots) < 30 {
+	if slots := slotsOf(t, c, s); slices.Min(slots) < 30 {
 		t.Errorf("40 periods after the flood, without connections: %v", slots)
 	}
 	idle := Counts{}
@@ -206,16 +206,16 @@ func TestBounds(t *testing.T) {
 		idle[Endpoint{state.TCP, e.Addr}] = 1 << 40
 	}
 	for range 1000 {
-		c.Step([]*state.Service{s}, idle)
+		c = c.Step([]*state.Service{s}, idle)
 	}
-	if slots := slotsOf(t, &c, s); float64(slots[0])/float64(slots[1]) > mostFactor/leastFactor || slices.Min(slots) < 1 {
+	if slots := slotsOf(t, c, s); float64(slots[0])/float64(slots[1]) > mostFactor/leastFactor || slices.Min(slots) < 1 {
 		t.Errorf("with a flood to all others: %v", slots)
 	}
 }
 
 // TestShares: what does not ask is left as it is, and so is what has no use for shares. Routes that are equal stay so.
 func TestShares(t *testing.T) {
-	var c Controller
+	c := &Controller{}
 	for name, change := range map[string]func(*state.Port){
 		"another balance": func(p *state.Port) { p.Balance = state.HashClient },
 		"affinity":        func(p *state.Port) { p.Affinity = 1 },
@@ -248,22 +248,22 @@ func TestShares(t *testing.T) {
 // TestFollows: an endpoint that comes has the mean share, and those that stay keep theirs. A service that goes is forgotten. While shares are even, nothing
 // is lost.
 func TestFollows(t *testing.T) {
-	var c Controller
+	c := &Controller{}
 	list := endpoints(6)
 	s := service(list[:5])
 	for range 20 {
-		c.Step([]*state.Service{s}, Counts{Endpoint{state.TCP, list[2].Addr}: 100})
+		c = c.Step([]*state.Service{s}, Counts{Endpoint{state.TCP, list[2].Addr}: 100})
 	}
-	few := slotsOf(t, &c, s)
-	c.Even()
-	if even := slotsOf(t, &c, s); slices.Max(even)-slices.Min(even) > 1 {
+	few := slotsOf(t, c, s)
+	c = c.Even()
+	if even := slotsOf(t, c, s); slices.Max(even)-slices.Min(even) > 1 {
 		t.Errorf("even shares are %v", even)
 	}
-	c.even = false
-	if again := slotsOf(t, &c, s); !slices.Equal(again, few) || few[2] > few[1]/2 {
+	if again := slotsOf(t, &Controller{routes: c.routes}, s); !slices.Equal(again, few) || few[2] > few[1]/2 {
 		t.Errorf("%v after even shares, %v before", again, few)
 	}
-	more := slotsOf(t, &c, service(list))
+	c = &Controller{routes: c.routes}
+	more := slotsOf(t, c, service(list))
 	if more[5] < 30 || more[2] > few[2] {
 		t.Errorf("%v with one more, %v before", more, few)
 	}
@@ -276,7 +276,7 @@ func TestFollows(t *testing.T) {
 	if !maps.Equal(counts, want) {
 		t.Errorf("counted are %v", counts)
 	}
-	if c.Step(nil, nil); len(c.routes) != 0 {
+	if c = c.Step(nil, nil); len(c.routes) != 0 {
 		t.Errorf("%d routes are remembered of services that are gone", len(c.routes))
 	}
 }
@@ -295,9 +295,9 @@ func BenchmarkStep(b *testing.B) {
 			for _, e := range endpoints(n) {
 				counts[Endpoint{state.TCP, e.Addr}] = rand.IntN(100)
 			}
-			var c Controller
+			c := &Controller{}
 			for b.Loop() {
-				c.Step(services, counts)
+				c = c.Step(services, counts)
 				for _, s := range services {
 					c.Shares(s)
 				}

@@ -96,7 +96,7 @@ func (p *Plan) commitSlots() {
 	p.m.counting = p.relist(p.m.counting, func(a *applied) bool { return a.counts })
 }
 
-// relist returns a list of the services for which is returns true, once the plan is carried out. Those that were in it keep their order. It is list itself
+// relist returns a list of the services for which is returns true, once the plan is carried out. The services that were in it keep their order. It is list itself
 // if it stays.
 func (p *Plan) relist(list []state.ServiceName, is func(*applied) bool) []state.ServiceName {
 	var come []state.ServiceName
@@ -130,12 +130,15 @@ func (p *Plan) shared(s *state.Service) *state.Service {
 
 // isCrowded reports whether a port of a record has too many endpoints for its balance.
 func isCrowded(s *state.Service) bool {
-	return slices.ContainsFunc(s.Ports, func(p state.Port) bool {
-		routes := p.Routes()
-		return slices.ContainsFunc(routes[:], func(r *state.Route) bool {
-			return consistent.Crowded(&p, r) || least.Crowded(&p, r)
-		})
-	})
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		for _, r := range p.Routes() {
+			if consistent.Crowded(p, r) || least.Crowded(p, r) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Share plans that the shares of services become those of now, until the plan has so many elements. It returns how many of the services it has come to.

@@ -299,7 +299,7 @@ func TestWeightsInFullClass(t *testing.T) {
 
 // TestShare: the shares of services move in turn, a bounded number in each step. What has no shares of its own, or the same as before, takes nothing.
 func TestShare(t *testing.T) {
-	var c least.Controller
+	c := &least.Controller{}
 	settings := testSettings()
 	settings.Shares = c.Shares
 	counted := func(name string, endpoints int) *state.Service {
@@ -322,7 +322,7 @@ func TestShare(t *testing.T) {
 	if p, done := m.Share(settings, m.Counting(), 1); done != len(services) || p.elements() > 0 {
 		t.Errorf("even shares move %d elements for %d services", p.elements(), done)
 	}
-	c.Step(services, counts)
+	settings.Shares = c.Step(services, counts).Shares
 	names, seen := m.Counting(), 0
 	for len(names) > 0 {
 		p, done := m.Share(settings, names, 150)
