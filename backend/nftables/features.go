@@ -7,7 +7,6 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/apportion"
 	"github.com/switchyard-net/switchyard/internal/consistent"
-	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -36,9 +35,8 @@ func (b *Backend) noteProblems() {
 			apportion.MaxServiceSlots, apportion.MaxNamespaceSlots, apportion.MaxSlots))
 	}
 	if n := len(now.crowded); n > 0 {
-		now.errs = append(now.errs, fmt.Errorf("%d services, the first is %v, draw endpoints at random, because one of their ports has too many endpoints for a "+
-			"hash (%d) or for least connections (%d): use fewer, or set the annotation %s to random", n, now.crowded[0],
-			consistent.Most-1, least.MaxEndpoints, model.BalanceAnnotation))
+		now.errs = append(now.errs, fmt.Errorf("%d services, the first is %v, draw endpoints at random: one of their ports has too many for a hash (%d) or for "+
+			"least connections (%d): use fewer, or set the balance of these services to random", n, now.crowded[0], consistent.Most-1, least.MaxEndpoints))
 	}
 	if err := b.counting.problem(); err != nil {
 		now.errs = append(now.errs, err)
@@ -46,8 +44,8 @@ func (b *Backend) noteProblems() {
 	b.problems.Store(&now)
 }
 
-// Problems implements [backend.Reporter]: it names services whose weights and hashes have no room, that have too many endpoints for their balance, or whose
-// connections cannot be counted.
+// Problems implements [backend.Reporter]: it names services that share connections evenly, though they ask for something else. There is no room for their
+// slots, they have too many endpoints, or the node has too many flows to be counted.
 func (b *Backend) Problems() []error {
 	if p := b.problems.Load(); p != nil {
 		return p.errs

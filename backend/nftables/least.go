@@ -18,7 +18,7 @@ const (
 	// mostFlows is how many flows the node may have for connections to be counted. With more, shares are even until there are at most fewFlows: a listing
 	// takes long and holds off packets.
 	mostFlows, fewFlows = 100_000, 80_000
-	// mostMoved is how many elements are added and deleted at a time, up to the last service of these, and mostShared how many services are looked at. In
+	// mostMoved is how many elements are added and deleted at a time, up to the last service of these. mostShared is how many services are looked at. In
 	// between, changes of the state have their turn.
 	mostMoved, mostShared = 8192, 64
 )

@@ -107,7 +107,7 @@ func TestLeastConnections(t *testing.T) {
 		t.Error("something is counted for nobody")
 	}
 	apply(t, b, delta(asking(129)))
-	if p := b.Problems(); len(p) != 1 || !strings.Contains(p[0].Error(), "too many endpoints") || b.counting.stop != nil {
+	if p := b.Problems(); len(p) != 1 || !strings.Contains(p[0].Error(), "one of their ports has too many") || b.counting.stop != nil {
 		t.Errorf("too many endpoints: %v", p)
 	}
 }

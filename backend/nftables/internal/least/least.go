@@ -1,8 +1,8 @@
-// Package least has endpoints with more connections get fewer of the new ones. It is a controller of shares: it learns from time to time how many
-// connections each endpoint has, and moves a few slots from endpoints with many to endpoints with few. It is pure.
+// Package least has endpoints with more connections get fewer of the new ones. It is a controller of shares, and pure. It learns from
+// time to time how many connections each endpoint has. Then it moves a few slots from endpoints with many to endpoints with few.
 //
-// An endpoint's share is its weight, times a factor. With each count, the factor is multiplied by ((mean+1)/(n+1))^gain: an endpoint with more
-// connections than the mean loses some of its share, again and again, until it has as many as the others. A factor that followed from the last count
+// An endpoint's share is its weight, times a factor. With each count, the factor is multiplied by ((mean+1)/(n+1))^gain. So an endpoint with more
+// connections than the mean loses some of its share with each count, until it has as many as the others. A factor that followed from the last count
 // alone would stop halfway: the endpoint has few connections because it gets few. The fewer connections there are to go by, the more factors return to 1.
 package least
 
@@ -82,8 +82,8 @@ func (f *factors) get(addr netip.AddrPort) float64 {
 	return float64(f.of[i])
 }
 
-// Shares returns a record with the shares of now in place of its weights: each route that has shares of its own has [Slots] slots, and an endpoint's
-// weight is the number of its slots. It is s itself if no route has. It shares memory with s where it can.
+// Shares returns a record with the shares of now in place of its weights. Each route that has shares of its own has [Slots] slots. An endpoint's weight is
+// the number of its slots. The record is s itself if no route has. It shares memory with s where it can.
 func (c *Controller) Shares(s *state.Service) *state.Service {
 	shared := s
 	for i := range s.Ports {

@@ -86,7 +86,7 @@ type applied struct {
 	above []frontendAbove
 	// slots are how many slots its weights and hashes take.
 	slots int
-	// asked is the record of the state if record is another one: because there is no room for its weights and hashes, or with shares instead of its weights.
+	// asked is the record of the state if record is another one. There is no room for its weights and hashes, or record has shares instead of its weights.
 	asked *state.Service
 	// lacks is how many slots it wants if there is no room for them.
 	lacks int

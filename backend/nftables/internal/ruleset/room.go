@@ -141,7 +141,7 @@ func isCrowded(s *state.Service) bool {
 	return false
 }
 
-// Share plans that the shares of services become those of now, until the plan has so many elements. It returns how many of the services it has come to.
+// Share plans that services get their shares of now, until the plan has so many elements. It returns how many of the services it has come to.
 func (m *Mirror) Share(s *Settings, names []state.ServiceName, most int) (p *Plan, done int) {
 	p = newPlan(s, m, m)
 	for _, name := range names {

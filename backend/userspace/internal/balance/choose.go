@@ -28,9 +28,10 @@ type Visits interface {
 	Learn(port plan.PortID, client netip.Addr, endpoint netip.AddrPort, timeout time.Duration, now time.Time)
 }
 
-// Choose returns an endpoint for a connection: the one that the client had, if the port has affinity, or else one by its hash, or else one by the policy.
-// A port that asks for least connections has that policy. The connection counts as one of the endpoint until [Loads.End]. ok is false if there is none, or if the connection is one of the share that the route refuses. The share is
-// drawn once, before the first endpoint is tried. A client that is remembered is not refused.
+// Choose returns an endpoint for a connection. With affinity, it is the one that the client had. With a hash, it follows from the connection. Otherwise it
+// follows from the policy, which is LeastConnections for a port that asks for that. The connection counts as one of the endpoint until [Loads.End]. ok is
+// false if there is none, or if the connection is one of the share that the route refuses. The share is drawn once, before the first endpoint is tried. A
+// client that is remembered is not refused.
 func Choose(l *Loads, a Visits, policy Policy, r *Request, now time.Time, draw func(n int) int) (endpoint netip.AddrPort, ok bool) {
 	p, endpoints, client := r.Port, r.Route.Endpoints, r.Client.Addr()
 	if p.Affinity > 0 && len(r.Tried) == 0 {

@@ -3,21 +3,30 @@ package plan
 import (
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/switchyard-net/switchyard/internal/apportion"
 	"github.com/switchyard-net/switchyard/internal/consistent"
-	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
 
+// hashTable is the table of a route. It is made when it is first needed.
+type hashTable struct {
+	route *state.Route
+	slots []int16
+}
+
 // Hash returns the table of slots of a route by its number, as [consistent.Table] has it. It is nil if the endpoints of the route are drawn. The first
-// call after a change of the route makes the table, which takes up to some milliseconds. Any goroutine may call Hash. The table must not be changed.
+// call after a change of the route makes the table, which takes up to some milliseconds. One goroutine at a time may call Hash for all versions of a port.
+// The table must not be changed.
 func (p *Port) Hash(route int) []int16 {
-	if of := p.tables[route]; of != nil {
-		return of()
+	t := p.tables[route]
+	if t == nil {
+		return nil
 	}
-	return nil
+	if t.slots == nil {
+		t.slots = consistent.Table(t.route)
+	}
+	return t.slots
 }
 
 // numbered returns the routes of a port by their numbers.
@@ -52,7 +61,7 @@ func (p *Port) setTables(previous *Port) {
 		if !consistent.Serves(p.Port, r) {
 			continue
 		}
-		p.tables[i] = sync.OnceValue(func() []int16 { return consistent.Table(r) })
+		p.tables[i] = &hashTable{route: r}
 		if previous != nil {
 			for j, was := range numbered(previous.Port) {
 				if previous.tables[j] != nil && sameTable(was, r) {
@@ -137,7 +146,7 @@ func (t *Table) Problems() (errs []error) {
 	}
 	if n := len(t.crowded); n > 0 {
 		errs = append(errs, fmt.Errorf("%d services, the first is %v, draw endpoints at random instead of by a hash: one of their ports has more than %d "+
-			"endpoints: use fewer, or set the annotation %s to random", n, t.crowded[0], consistent.Most-1, model.BalanceAnnotation))
+			"endpoints: use fewer, or set the balance of these services to random", n, t.crowded[0], consistent.Most-1))
 	}
 	return errs
 }

@@ -22,8 +22,8 @@ type PortID struct {
 type Port struct {
 	ID PortID
 	*state.Port
-	// tables make the tables of routes whose connections are hashed, and have them from then on. Other routes have nil.
-	tables [Routes]func() []int16
+	// tables are the tables of routes whose connections are hashed. Other routes have nil.
+	tables [Routes]*hashTable
 }
 
 // Routes is how many routes a port has: of two kinds of frontends, for two classes of clients.
