@@ -171,10 +171,15 @@ func TestLeastConnections(t *testing.T) {
 
 	n = newNode(t, Options{Logger: logger(t)})
 	n.ipvs.schedulers = []string{"rr"}
-	n.full(asking)
+	if result := n.full(asking); len(result.Failed) > 0 {
+		t.Errorf("without the scheduler: %v", result.Failed)
+	}
 	n.wantShown(vip, "")
 	if !n.base.serves(key(vip)) {
 		t.Error("the base does not serve a frontend whose connections IPVS cannot count")
+	}
+	if len(n.refused) > 0 {
+		t.Errorf("each Verify will ask the kernel again for %v", n.refused)
 	}
 }
 
