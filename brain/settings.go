@@ -84,8 +84,10 @@ func readBalance(s *Settings, value string) (want string) {
 		s.Balance = state.HashClient
 	case "hash-connection":
 		s.Balance = state.HashConnection
+	case "least-connections":
+		s.Balance = state.LeastConnections
 	default:
-		return "random, hash or hash-connection"
+		return "random, hash, hash-connection or least-connections"
 	}
 	return ""
 }

@@ -368,9 +368,8 @@ func (c *cluster) spreadsByWeight() (weighted, even bool) {
 	return weighted, !weighted
 }
 
-// hashes reports whether the dataplane is known to choose endpoints by hashes where a Service asks for it. A dataplane that follows the API tells the
-// server alone.
-func (c *cluster) hashes() bool {
+// balances reports whether the dataplane is known to choose endpoints as a Service asks for it. A dataplane that follows the API tells the server alone.
+func (c *cluster) balances() bool {
 	return c.follower == nil && backend.FeaturesOf(c.backend)&state.Balances != 0
 }
 

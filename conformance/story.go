@@ -7,6 +7,7 @@ import (
 	"embed"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -199,13 +200,23 @@ func commands() map[string]func(ts *testscript.TestScript, neg bool, args []stri
 // soonTimeout is how long soon tries. It is only used up by a fault.
 const soonTimeout = 10 * time.Second
 
-// soon is the command that repeats another one until it succeeds.
+// soon is the command that repeats another one until it succeeds: soon [within=DURATION] COMMAND...
 func soon(list map[string]command) command {
 	return func(s *story, ts *testscript.TestScript, args []string) error {
-		if len(args) == 0 || list[args[0]] == nil {
-			return fmt.Errorf("usage: soon COMMAND …")
+		timeout := soonTimeout
+		if len(args) > 0 {
+			if text, ok := strings.CutPrefix(args[0], "within="); ok {
+				var err error
+				if timeout, err = time.ParseDuration(text); err != nil {
+					return err
+				}
+				args = args[1:]
+			}
 		}
-		deadline := time.Now().Add(soonTimeout)
+		if len(args) == 0 || list[args[0]] == nil {
+			return fmt.Errorf("usage: soon [within=DURATION] COMMAND …")
+		}
+		deadline := time.Now().Add(timeout)
 		for {
 			err := list[args[0]](s, ts, args[1:])
 			if err == nil || time.Now().After(deadline) || s.sleep(20*time.Millisecond) != nil {

@@ -39,6 +39,7 @@ type expectation struct {
 	refuses bool     // outcome is Refused, and it is an endpoint that refuses
 	evenly  bool
 	weights bool   // servers share connections by their weights, and some may be refused
+	spared  string // a server with at most half of an even share, perhaps with nothing
 	source  string // kept, node, an address, or empty for any
 	count   int
 	atOnce  bool
@@ -137,6 +138,12 @@ func (s *story) parseExpectation(words []string) (expectation, error) {
 			e.evenly = true
 		case "by-weight":
 			e.weights = true
+		case "sparing":
+			var list []string
+			if list, err = s.parseServers(value); err == nil && len(list) != 1 {
+				err = errors.New("it does not stand for one server")
+			}
+			e.spared = strings.Join(list, ",")
 		case "at-once":
 			e.atOnce = true
 		case "source":
@@ -270,6 +277,8 @@ func (s *story) check(host *topology.Host, proto state.Protocol, dst netip.AddrP
 		count = 10
 	case want.weights:
 		count = atLeast
+	case want.spared != "":
+		count = perEndpoint * len(want.servers)
 	case want.evenly:
 		count = max(enoughToSee(len(want.servers)), atLeast, perEndpoint*len(want.servers))
 	case want.outcome == topology.Answered:
@@ -279,8 +288,8 @@ func (s *story) check(host *topology.Host, proto state.Protocol, dst netip.AddrP
 	atOnce := parallel
 	if want.atOnce {
 		atOnce = count
-	} else if want.sticky {
-		atOnce = 1 // two first connections at once may go to two endpoints
+	} else if want.sticky || want.spared != "" {
+		atOnce = 1 // two first connections at once may go to two endpoints, and connections that are open count
 	}
 	seen := map[string]int{}
 	for done := 0; done < count; { // in batches, so that a fault does not cost one timeout per connection
@@ -304,7 +313,19 @@ func (s *story) check(host *topology.Host, proto state.Protocol, dst netip.AddrP
 	if want.weights {
 		return server, s.checkWeights(seen, want.servers, count)
 	}
+	if want.spared != "" && s.cluster.balances() {
+		return server, checkSpared(seen, want, count)
+	}
 	return server, checkSpread(seen, want)
+}
+
+// checkSpared checks that one server has at most half of an even share, and the others have the rest.
+func checkSpared(seen map[string]int, want expectation, count int) error {
+	if 2*len(want.servers)*seen[want.spared] > count {
+		return fmt.Errorf("answered by %v, want %s at most half as often as evenly", seen, want.spared)
+	}
+	want.servers = slices.DeleteFunc(slices.Clone(want.servers), func(server string) bool { return server == want.spared })
+	return checkSpread(seen, want)
 }
 
 // checkWeights compares how often each server answered, and the empty name for what was refused, with their weights. A dataplane without weights shares

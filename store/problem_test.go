@@ -246,8 +246,8 @@ func TestAFullNamespaceIsLoggedOnce(t *testing.T) {
 func TestBadAnnotation(t *testing.T) {
 	const (
 		field   = "service ns/web: metadata.annotations[switchyard.net/balance]: "
-		remedy  = "set the annotation to random, hash or hash-connection, or remove it"
-		nothing = `"nonsense" is not random, hash or hash-connection, so it counts as absent; ` + remedy
+		remedy  = "set the annotation to random, hash, hash-connection or least-connections, or remove it"
+		nothing = `"nonsense" is not random, hash, hash-connection or least-connections, so it counts as absent; ` + remedy
 		weights = `service ns/web: metadata.annotations[switchyard.net/weight]: "-1" of EndpointSlice a is not a whole number from 0 to 65535, so it counts as absent; ` +
 			"set the annotation to a whole number from 0 to 65535, or remove it"
 	)

@@ -56,6 +56,8 @@ type Backend struct {
 	divisions map[state.ServiceName]*plan.Division
 	// clusterIPs are the records whose cluster IPs the tables know.
 	clusterIPs map[state.ServiceName]*state.Service
+	// counts is whether the kernel has the scheduler for least connections.
+	counts answer
 	// refused are virtual servers that the kernel has refused. The base serves them until a Verify tries again.
 	refused map[plan.Key]error
 	// deadlines is set once a service has had a deadline.
@@ -304,8 +306,8 @@ func (b *Backend) Reconfigure(o Options) error {
 	return nil
 }
 
-// Features implements [backend.Featured]. Weights that the scheduler does not know are left to the base, and so are hashes and deadlines. Both
-// answer echo requests at the addresses that they serve.
+// Features implements [backend.Featured]. Weights that the scheduler does not know are left to the base, and so are hashes and deadlines. Services
+// with least connections have a scheduler of their own. Both answer echo requests at the addresses that they serve.
 func (b *Backend) Features() state.Features {
 	return backend.FeaturesOf(b.base) & (state.Weights | state.Balances | state.Ping | state.DrainDeadline)
 }

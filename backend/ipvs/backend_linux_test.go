@@ -145,6 +145,44 @@ func TestWeights(t *testing.T) {
 	n.wantShown(vip, "lc 10.244.0.1:8080=80 10.244.0.2:8080=80")
 }
 
+// TestLeastConnections: a service that asks for least connections has its own scheduler, with the weights of endpoints. The base serves it if the kernel does
+// not have that scheduler.
+func TestLeastConnections(t *testing.T) {
+	const vip, other = "10.96.0.10:80/TCP", "10.96.0.11:80/TCP"
+	asking := web("web", vip, "10.244.0.1:8080 10.244.0.2:8080")
+	asking.Ports[0].Balance = state.LeastConnections
+	n := newNode(t, Options{Logger: logger(t)})
+	n.full(web("web", vip, "10.244.0.1:8080 10.244.0.2:8080"), web("other", other, "10.244.0.1:8080"))
+	n.wantShown(vip, "rr 10.244.0.1:8080=1 10.244.0.2:8080=1")
+	n.update(asking)
+	n.wantShown(vip, "wlc 10.244.0.1:8080=1 10.244.0.2:8080=1")
+	n.wantShown(other, "rr 10.244.0.1:8080=1")
+	n.restart()
+	if result := n.full(asking, web("other", other, "10.244.0.1:8080")); result.Written > 0 {
+		t.Errorf("a restart writes %d", result.Written)
+	}
+	weighted := web("web", vip, "10.244.0.1:8080 10.244.0.2:8080")
+	weighted.Ports[0].Balance = state.LeastConnections
+	weighted.Ports[0].Internal.Inside.Endpoints[1].Weight, weighted.Ports[0].Internal.Inside.Endpoints[0].Weight = 9, 3
+	n.update(weighted)
+	n.wantShown(vip, "wlc 10.244.0.1:8080=3 10.244.0.2:8080=9")
+	n.update(web("web", vip, "10.244.0.1:8080 10.244.0.2:8080"))
+	n.wantShown(vip, "rr 10.244.0.1:8080=1 10.244.0.2:8080=1")
+
+	n = newNode(t, Options{Logger: logger(t)})
+	n.ipvs.schedulers = []string{"rr"}
+	if result := n.full(asking); len(result.Failed) > 0 {
+		t.Errorf("without the scheduler: %v", result.Failed)
+	}
+	n.wantShown(vip, "")
+	if !n.base.serves(key(vip)) {
+		t.Error("the base does not serve a frontend whose connections IPVS cannot count")
+	}
+	if len(n.refused) > 0 {
+		t.Errorf("each Verify will ask the kernel again for %v", n.refused)
+	}
+}
+
 func TestFlowsOfUDP(t *testing.T) {
 	n := newNode(t, Options{Logger: logger(t)})
 	const vip = "10.96.0.10:53/UDP"

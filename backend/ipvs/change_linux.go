@@ -51,6 +51,7 @@ func (b *Backend) begin(u *state.Update) (*change, error) {
 	b.deadlines = b.deadlines || slices.ContainsFunc(u.Changed, func(s *state.Service) bool {
 		return slices.ContainsFunc(s.Ports, func(p state.Port) bool { return p.DrainSeconds > 0 })
 	})
+	b.lookForCounting(u)
 	settings := b.divide()
 	c := &change{
 		update: u, next: map[state.ServiceName]*plan.Division{}, started: map[plan.Key]bool{},
@@ -99,12 +100,37 @@ func (b *Backend) divideAll(c *change) {
 	}
 }
 
+// answer is what the kernel has said so far about something that it may have.
+type answer uint8
+
+const (
+	unknown answer = iota
+	yes
+	no
+)
+
+// lookForCounting finds out whether the kernel has a scheduler that counts connections, once a service asks for it. The kernel may load a module for that.
+func (b *Backend) lookForCounting(u *state.Update) {
+	if b.counts != unknown || !slices.ContainsFunc(u.Changed, func(s *state.Service) bool {
+		return slices.ContainsFunc(s.Ports, func(p state.Port) bool { return p.Balance == state.LeastConnections })
+	}) {
+		return
+	}
+	b.counts = yes
+	if err := checkScheduler(b.servers.kernel, countingScheduler); err != nil {
+		b.counts = no
+		b.log.Info("connections cannot be counted by IPVS; the dataplane below serves Services with least connections", "scheduler", countingScheduler, "error", err)
+	}
+}
+
 func (b *Backend) isRefused(k plan.Key) bool { return b.refused[k] != nil }
 
 // divide returns the settings by which records are to be divided now.
 func (b *Backend) divide() plan.Settings {
 	local := slices.DeleteFunc(slices.Clone(b.addrs.Addrs()), func(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() })
-	return plan.Settings{Excluded: b.o.ExcludeCIDRs, Local: local, Connections: b.o.ResetRemoved || b.deadlines, Retired: b.retired, Weights: b.o.weighs()}
+	return plan.Settings{
+		Excluded: b.o.ExcludeCIDRs, Local: local, Connections: b.o.ResetRemoved || b.deadlines, Retired: b.retired, Weights: b.o.weighs(), Counts: b.counts == yes,
+	}
 }
 
 // rules returns what the rules of the tables are to be made of.

@@ -21,7 +21,8 @@ type Options struct {
 	// The base may use the same.
 	MasqueradeBit *int
 	// Scheduler is the kernel's name of the scheduler. Default: rr. The schedulers wrr, wlc, sed, nq, sh, mh and twos know weights. With others, the
-	// base serves frontends with different weights. It always serves frontends that refuse a share of connections.
+	// base serves frontends with different weights. It always serves frontends that refuse a share of connections. Services that ask for least
+	// connections have wlc.
 	Scheduler string
 	// ExcludeCIDRs are addresses of virtual servers that belong to others. Frontends there are left to the base.
 	ExcludeCIDRs []netip.Prefix
@@ -52,6 +53,9 @@ var schedulerName = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,14}$`)
 
 // weighing are the schedulers that share connections by the weights of real servers.
 var weighing = []string{"wrr", "wlc", "sed", "nq", "sh", "mh", "twos"}
+
+// countingScheduler counts the connections of real servers, in relation to their weights. Frontends have it whose connections are to be counted.
+const countingScheduler = "wlc"
 
 // weighs reports whether the scheduler does.
 func (o *Options) weighs() bool { return slices.Contains(weighing, o.Scheduler) }

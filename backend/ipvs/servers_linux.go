@@ -153,7 +153,9 @@ func (s *servers) sync(k plan.Key, now time.Time) error {
 // serve has a server take new connections.
 func (s *servers) serve(k plan.Key, v *server) error {
 	as := name(k)
-	as.Scheduler = s.scheduler
+	if as.Scheduler = s.scheduler; v.want.Counts {
+		as.Scheduler = countingScheduler
+	}
 	switch {
 	case v.held == nil:
 		err := s.kernel.AddServer(as)
@@ -161,14 +163,14 @@ func (s *servers) serve(k plan.Key, v *server) error {
 			return fmt.Errorf("virtual server %v: somebody else has just made it: name its address in ipvs.excludeCIDRs if it is theirs", k)
 		}
 		if err != nil {
-			return s.explain(k, err)
+			return explain(as, k, err)
 		}
 		s.written++
 		v.held = &held{*as, map[netip.AddrPort]*dest{}}
 		s.holding.put(k, true)
 	case v.held.as != *as:
 		if err := s.kernel.SetServer(as); err != nil {
-			return s.explain(k, err)
+			return explain(as, k, err)
 		}
 		s.written++
 		v.held.as = *as
@@ -204,9 +206,9 @@ func (s *servers) serve(k plan.Key, v *server) error {
 }
 
 // explain returns why the kernel refuses a server.
-func (s *servers) explain(k plan.Key, err error) error {
+func explain(as *ipvs.Server, k plan.Key, err error) error {
 	if errors.Is(err, unix.ENOENT) {
-		return noScheduler(s.scheduler)
+		return noScheduler(as.Scheduler)
 	}
 	return fmt.Errorf("virtual server %v: %w", k, err)
 }

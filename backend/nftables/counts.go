@@ -51,6 +51,8 @@ func (b *Backend) LocalRejects() (rejects []LocalReject, err error) {
 
 // CountAbove implements [backend.CounterBelow]. Without [Options].Counters, it does nothing.
 func (b *Backend) CountAbove(whole map[state.ServiceName]*state.Service, full bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if !b.o.Counters {
 		return
 	}
@@ -70,5 +72,6 @@ func (b *Backend) CountAbove(whole map[state.ServiceName]*state.Service, full bo
 func (b *Backend) settings() *ruleset.Settings {
 	s := b.o.settings(b.flags)
 	s.Whole, s.Listeners, s.RelayMark = b.whole, b.listeners, backend.RelayMark
+	s.Shares = b.counting.shares()
 	return s
 }

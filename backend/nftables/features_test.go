@@ -30,7 +30,7 @@ func withFeatures(s *state.Service, seed uint64) *state.Service {
 			return binary.BigEndian.Uint64(h.Sum(nil)) >> 8
 		}
 		if number("hashed", len(p.Internal.Inside.Endpoints)/4)%2 == 0 {
-			p.Balance = state.Balance(1 + number("by")%2)
+			p.Balance = state.Balance(1 + number("by")%3)
 		}
 		if number("ping", len(p.Internal.Inside.Endpoints)/8)%2 == 0 {
 			p.Frontends = slices.Clone(p.Frontends)
@@ -69,7 +69,7 @@ func withFeatures(s *state.Service, seed uint64) *state.Service {
 
 // checkShares compares how many slots of a class each endpoint of a route has with the route's weights, and returns how many slots there are. It
 // is simpler than the code: it knows no way to share slots, only bounds of a fair one.
-func checkShares(r *state.Route, has map[string]int, class int) (total int, err error) {
+func checkShares(p *state.Port, r *state.Route, has map[string]int, class int) (total int, err error) {
 	sum, off := float64(r.Refused), 0.0
 	for _, e := range r.Endpoints {
 		sum += float64(max(1, e.Weight))
@@ -93,6 +93,10 @@ func checkShares(r *state.Route, has map[string]int, class int) (total int, err 
 		off += math.Abs(n/float64(drawn) - float64(max(1, e.Weight))/sum)
 	}
 	switch {
+	case p.Balance == state.LeastConnections && p.Affinity == 0 && len(r.Endpoints) > 1 && len(r.Endpoints) <= 128:
+		if class != 256 || off > 0.041 && len(r.Endpoints) <= 5 {
+			return 0, fmt.Errorf("slots %v of %d, without connections, for %v", has, class, r)
+		}
 	case equal && total != len(r.Endpoints):
 		return 0, fmt.Errorf("%d slots for %d endpoints without weights", total, len(r.Endpoints))
 	case !equal && r.Refused == 0 && total != class:

@@ -568,7 +568,7 @@ func checkSlotsOf(h holdings, p *state.Port, f *state.Frontend, tables map[strin
 			count++
 			continue
 		}
-		drawn, err := checkShares(v.route, has, int(class))
+		drawn, err := checkShares(p, v.route, has, int(class))
 		if err != nil {
 			return 0, err
 		}

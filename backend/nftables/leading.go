@@ -15,6 +15,8 @@ func (b *Backend) LeadTo(listeners []backend.Listener) {
 	for i := range listeners {
 		all[i] = ruleset.Listener(listeners[i])
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if !slices.Equal(all, b.listeners) {
 		b.listeners, b.known = all, false
 	}

@@ -19,6 +19,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -54,9 +55,12 @@ type Backend struct {
 	flags nft.TableFlags
 	// features are the features of records that it can program.
 	features state.Features
-	// lacking are the services whose weights and hashes have no room. It is nil until there is one.
-	lacking atomic.Pointer[lacking]
+	// problems are the services whose balance is not as it should be. It is nil until there is one.
+	problems atomic.Pointer[problems]
 
+	// mu is held by each method that reads or changes what follows, because shares of endpoints also move between them.
+	mu       sync.Mutex
+	counting leastLoaded
 	// selected is the last result of selectNodePorts.
 	selected selection
 
@@ -256,6 +260,8 @@ func (b *Backend) Reconfigure(o Options) error {
 	if err := o.check(); err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	o.Logger, o.Locked, o.TakeOver, o.Program, o.OnFlowsCut = b.o.Logger, b.o.Locked, b.o.TakeOver, b.o.Program, b.o.OnFlowsCut
 	o.OnGone, o.OnResets, o.Elsewhere, o.Scheduled = b.o.OnGone, b.o.OnResets, b.o.Elsewhere, b.o.Scheduled
 	b.o, b.detector, b.known = o, o.LocalDetector, false
@@ -266,7 +272,11 @@ func (b *Backend) Reconfigure(o Options) error {
 }
 
 // ServesLoopback reports whether NodePorts are served on loopback addresses, since the last Apply or Verify.
-func (b *Backend) ServesLoopback() bool { return b.mirror.ServesLoopback() }
+func (b *Backend) ServesLoopback() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.mirror.ServesLoopback()
+}
 
 // LeaveFlows stops the deletion of flows until the next Apply, also by Close. Call it before another dataplane takes over and begins flows
 // to endpoints that this one does not know, such as a relay. No other method may be called until LeaveFlows returns.
@@ -275,6 +285,7 @@ func (b *Backend) LeaveFlows() { b.cutter.Suspend() }
 // Close releases the sockets. Programmed state stays.
 func (b *Backend) Close() error {
 	var errs []error
+	b.counting.close()
 	if b.cutter != nil {
 		b.cutter.Close()
 	}
@@ -303,6 +314,8 @@ func (b *Backend) Disturbed() <-chan struct{} { return b.guard.disturbed }
 
 // Apply makes the tables show u. See [backend.Backend].
 func (b *Backend) Apply(_ context.Context, u *state.Update) (backend.Result, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	before := b.o.LocalDetector
 	b.detectBy(u.Node)
 	result, err := b.applyServices(u)
@@ -477,6 +490,8 @@ func (b *Backend) compareAll(want ruleset.Desired) (*ruleset.Plan, error) {
 
 // Verify compares the tables with the last applied state and repairs them. See [backend.Backend].
 func (b *Backend) Verify(context.Context) (backend.Result, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if !b.applied {
 		return backend.Result{}, nil
 	}
@@ -669,7 +684,8 @@ const keepBatch = 1 << 20
 
 // finish does the work after a commit, and in each Verify. A failed step is tried again later.
 func (b *Backend) finish() {
-	b.noteLacking()
+	b.follow()
+	b.noteProblems()
 	if b.mirror.ServesLoopback() {
 		b.local.Keep(b.log)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
+	"github.com/switchyard-net/switchyard/internal/apportion"
 	"github.com/switchyard-net/switchyard/internal/consistent"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
@@ -217,11 +217,7 @@ func TestHashOnNodes(t *testing.T) {
 			t.Errorf("%v: two nodes make different choices", by)
 		}
 		for from, to := range went[0] {
-			var port uint16
-			if by == state.HashConnection {
-				port = from.Port()
-			}
-			if want := all.Endpoints[table[consistent.Slot(from.Addr(), port, len(table))]].Addr; to != want {
+			if want := all.Endpoints[table[consistent.Slot(by, from, len(table))]].Addr; to != want {
 				t.Fatalf("%v: %v goes to %v, and its slot is that of %v", by, from, to, want)
 			}
 			other := netip.AddrPortFrom(from.Addr(), 1024+1025-from.Port())
@@ -285,7 +281,7 @@ func TestProblemsOfWeights(t *testing.T) {
 		p := clusterIPPort(state.IPv4, state.TCP, 1, nil)
 		r := routeTo(0, weights...)
 		p.Internal = state.Traffic{Inside: r, Outside: r}
-		for i := range 1 + ruleset.MaxServiceSlots/128 {
+		for i := range 1 + apportion.MaxServiceSlots/128 {
 			p.Frontends = append(p.Frontends, state.Frontend{Kind: state.ClusterIP, Addr: p.Frontends[0].Addr, Port: uint16(100 + i)})
 		}
 		return serviceOf("large", p)

@@ -85,7 +85,9 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 func (b *Backend) Verify(ctx context.Context) (backend.Result, error) { return b.relay.Verify(ctx) }
 
 // Features implements [backend.Featured].
-func (b *Backend) Features() state.Features { return state.Weights | state.DrainDeadline }
+func (b *Backend) Features() state.Features {
+	return state.Weights | state.Balances | state.DrainDeadline
+}
 
 // Problems returns what the relay cannot do for some services. It may be called at any time.
 func (b *Backend) Problems() []error { return b.relay.Problems() }

@@ -79,11 +79,11 @@ func (r *relay) clearProblem(name state.ServiceName) {
 
 // Features implements [backend.Featured]. The base answers echo requests.
 func (b *Backend) Features() state.Features {
-	return state.Weights | state.DrainDeadline | backend.FeaturesOf(b.base)&state.Ping
+	return state.Weights | state.Balances | state.DrainDeadline | backend.FeaturesOf(b.base)&state.Ping
 }
 
 // Problems returns the ports of the relay that other programs hold, and the failures of services within the last minute. It also returns
-// why connections and flows ended in that minute to make room for others. It may be called at any time.
+// why connections and flows ended in that minute to make room for others, and which services are not hashed. It may be called at any time.
 func (b *Backend) Problems() []error {
 	r, errs := b.relay, b.relay.crowding()
 	r.tableMu.RLock()
@@ -93,6 +93,7 @@ func (b *Backend) Problems() []error {
 	for _, t := range b.taken {
 		errs = append(errs, t.err)
 	}
+	errs = append(errs, r.table.Problems()...)
 	now := time.Now()
 	maps.DeleteFunc(r.problems, func(name state.ServiceName, p problem) bool { return p.isOver(now) || r.table.Get(name) == nil })
 	for i, name := range slices.SortedFunc(maps.Keys(r.problems), state.ServiceName.Compare) {

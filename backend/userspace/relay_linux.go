@@ -179,7 +179,7 @@ func (r *relay) choose(q *request) (c choice, ok bool) {
 	route, number := p.Route(frontend, q.class)
 	for len(q.tried) < o.DialAttempts {
 		c.endpoint, ok = r.loads.Choose(balance.Policy(o.Policy), &balance.Request{
-			Port: p, Route: route, Number: number, Client: q.client.Addr(), Tried: q.tried,
+			Port: p, Route: route, Number: number, Client: q.client, Tried: q.tried,
 		}, time.Now(), rand.IntN)
 		if !ok || !r.leadsBack(p.ID.Service, q.kind, c.endpoint) {
 			return c, ok

@@ -35,14 +35,14 @@ func SizeFor(endpoints int) int {
 const Refused = -1
 
 // Table returns for each slot the index of an endpoint of the route, or [Refused]. It follows from the addresses, ports and weights alone, so that
-// it is the same on each node. The route has at most [Most] endpoints.
-func Table(r *state.Route) []int {
+// it is the same on each node. The route has at most [Most] endpoints. The caller owns the table.
+func Table(r *state.Route) []int16 {
 	n := len(r.Endpoints)
 	m := SizeFor(n)
 	asking := make([]walk, n, n+1)
 	for i, e := range r.Endpoints {
 		addr := e.Addr.Addr().As16()
-		asking[i] = walkOf(i, binary.BigEndian.AppendUint16(addr[:], e.Addr.Port()), m)
+		asking[i] = walkOf(int16(i), binary.BigEndian.AppendUint16(addr[:], e.Addr.Port()), m)
 	}
 	if r.Refused > 0 {
 		asking = append(asking, walkOf(Refused, []byte("refused"), m))
@@ -51,7 +51,7 @@ func Table(r *state.Route) []int {
 		asking[i].left = slots + slots/spare
 	}
 	const empty = -2
-	table := make([]int, m)
+	table := make([]int16, m)
 	for i := range table {
 		table[i] = empty
 	}
@@ -81,11 +81,11 @@ const spare = 64
 // walk is the order in which an endpoint asks for slots. It begins at a slot, and a step leads to the next one.
 type walk struct {
 	at, step int
-	of       int // the index of the endpoint, or Refused
-	left     int // how many slots it still asks for
+	of       int16 // the index of the endpoint, or Refused
+	left     int   // how many slots it still asks for
 }
 
-func walkOf(of int, key []byte, m int) walk {
+func walkOf(of int16, key []byte, m int) walk {
 	sum := sha256.Sum256(key)
 	number := func(at, below int) int { return int(binary.BigEndian.Uint64(sum[at:]) % uint64(below)) }
 	return walk{at: number(0, m), step: 1 + number(8, m-1), of: of}

@@ -1,6 +1,7 @@
 package consistent
 
 import (
+	"encoding/binary"
 	"math"
 	"net/netip"
 	"slices"
@@ -55,11 +56,11 @@ func TestShares(t *testing.T) {
 	for i, w := range []uint16{500, 150, 49, 1} {
 		r.Endpoints[i].Weight = w
 	}
-	has := map[int]int{}
+	has := map[int16]int{}
 	for _, i := range Table(r) {
 		has[i]++
 	}
-	for i, want := range map[int]float64{0: .5, 1: .15, 2: .049, 3: .001, Refused: .3} {
+	for i, want := range map[int16]float64{0: .5, 1: .15, 2: .049, 3: .001, Refused: .3} {
 		if got := float64(has[i]) / 1021; math.Abs(got-want) > 0.01 {
 			t.Errorf("endpoint %d has %.4f of the slots, want %.4f", i, got, want)
 		}
@@ -76,7 +77,7 @@ func TestTableIsAddressesAlone(t *testing.T) {
 	if !slices.Equal(Table(a), Table(b)) {
 		t.Error("the same endpoints have other slots")
 	}
-	if got, want := Table(a)[:24], []int{0, 1, 0, 2, 2, 0, 0, 2, 2, 0, 0, 1, 1, 1, 0, 2, 0, 1, 0, 2, 2, 0, 0, 0}; !slices.Equal(got, want) {
+	if got, want := Table(a)[:24], []int16{0, 1, 0, 2, 2, 0, 0, 2, 2, 0, 0, 1, 1, 1, 0, 2, 0, 1, 0, 2, 2, 0, 0, 0}; !slices.Equal(got, want) {
 		t.Errorf("the table begins with %v, want %v", got, want)
 	}
 }
@@ -112,5 +113,20 @@ func BenchmarkTable(b *testing.B) {
 	r := route(count(1, 40)...)
 	for b.Loop() {
 		Table(r)
+	}
+}
+
+// TestSlot: the slots of little-endian nodes do not change. That they are the kernel's is tested with real packets in backend/nftables.
+func TestSlot(t *testing.T) {
+	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
+		t.Skip("the expected slots are those of little-endian nodes")
+	}
+	for client, want := range map[string][2]int{
+		"10.244.0.1:40000": {394, 907}, "192.0.2.77:1024": {983, 195}, "[fd00::1]:40000": {217, 857}, "[2001:db8::1:2:3]:5": {150, 943},
+	} {
+		from := netip.MustParseAddrPort(client)
+		if got := [2]int{Slot(state.HashClient, from, 1021), Slot(state.HashConnection, from, 1021)}; got != want {
+			t.Errorf("%s has the slots %v, want %v", client, got, want)
+		}
 	}
 }

@@ -4,14 +4,38 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"net/netip"
+
+	"github.com/switchyard-net/switchyard/state"
 )
 
-// Slot returns the slot of a connection in a table of m slots, as the kernel's expression jhash computes it. It is the slot of a client's address, or
-// of its address and port if the port is not 0. Addresses of a node with another byte order have other slots.
-func Slot(client netip.Addr, port uint16, m int) int {
-	key := client.AsSlice()
-	if port != 0 {
-		key = append(binary.BigEndian.AppendUint16(key, port), 0, 0)
+// Serves reports whether connections that take a route of a port get their endpoints from a table. Session affinity wins over a hash. A single
+// endpoint needs no table, and more endpoints than a table has slots for are drawn at random: [Crowded].
+func Serves(p *state.Port, r *state.Route) bool {
+	n := len(r.Endpoints)
+	return hashes(p) && (n > 1 || n == 1 && r.Refused > 0) && n < Most
+}
+
+// Crowded reports whether connections that take a route of a port should get their endpoints from a table, but there are too many endpoints.
+func Crowded(p *state.Port, r *state.Route) bool { return hashes(p) && len(r.Endpoints) >= Most }
+
+func hashes(p *state.Port) bool {
+	return p.Affinity == 0 && (p.Balance == state.HashClient || p.Balance == state.HashConnection)
+}
+
+// Slot returns the slot of a client's connection in a table of m slots. It is as the kernel's expression jhash computes it, so that dataplanes make
+// the same choice. by is [state.HashClient] or [state.HashConnection]. Nodes of another byte order get other slots.
+func Slot(by state.Balance, client netip.AddrPort, m int) int {
+	var buf [20]byte
+	key := buf[:0]
+	if addr := client.Addr(); addr.Is4() {
+		four := addr.As4()
+		key = append(key, four[:]...)
+	} else {
+		sixteen := addr.As16()
+		key = append(key, sixteen[:]...)
+	}
+	if by == state.HashConnection {
+		key = append(binary.BigEndian.AppendUint16(key, client.Port()), 0, 0)
 	}
 	hi, _ := bits.Mul32(jhash(key, Seed), uint32(m))
 	return int(hi)

@@ -244,6 +244,8 @@ func (v *view) balance(a *Answer, h held, why *store.Explanation) {
 	case h.port.Balance == state.HashConnection:
 		a.hashedBy = from.Name
 		a.policy(from.Name, from.Value, "the client's address and port choose the endpoint, which is the same on all nodes")
+	case h.port.Balance == state.LeastConnections:
+		a.policy(from.Name, from.Value, "endpoints with fewer connections from this node get more of the new ones")
 	}
 }
 

@@ -115,10 +115,11 @@ func TestBalance(t *testing.T) {
 		{"random", 0, ""},
 		{"hash", 0, "switchyard.net/balance hash: all connections of a client address go to one endpoint, which is the same on all nodes"},
 		{"hash-connection", 0, "switchyard.net/balance hash-connection: the client's address and port choose the endpoint, which is the same on all nodes"},
+		{"least-connections", 0, "switchyard.net/balance least-connections: endpoints with fewer connections from this node get more of the new ones"},
 		{"hash", time.Hour, "sessionAffinity ClientIP: connections of one client stay with one endpoint until it has made none for 1h0m0s; " +
 			"switchyard.net/balance hash: it has no effect, because the Service has session affinity"},
-		{"least-connections", 0, "AnnotationIgnored"},
-		{"least-connections", time.Hour, "sessionAffinity ClientIP: connections of one client stay with one endpoint until it has made none for 1h0m0s; AnnotationIgnored"},
+		{"nonsense", 0, "AnnotationIgnored"},
+		{"nonsense", time.Hour, "sessionAffinity ClientIP: connections of one client stay with one endpoint until it has made none for 1h0m0s; AnnotationIgnored"},
 	} {
 		svc := &model.Service{
 			Name: state.ServiceName{Namespace: "ns", Name: "svc"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},

@@ -55,10 +55,13 @@ const (
 	statusAssured = 1 << 2
 	statusDstNAT  = 1 << 5
 
-	tcpSynSent     = 1
-	tcpClose       = 8
-	sctpClosed     = 1
-	sctpCookieWait = 2
+	tcpSynSent          = 1
+	tcpLastAck          = 6
+	tcpTimeWait         = 7
+	tcpClose            = 8
+	sctpClosed          = 1
+	sctpCookieWait      = 2
+	sctpShutdownAckSent = 7
 )
 
 // Bits of ctaFilterOrigFlags and ctaFilterReplyFlags: the fields of ctaTupleOrig and ctaTupleReply that a flow must equal. The kernel names
@@ -81,8 +84,15 @@ const (
 // it can express that. The caller must filter the answer in any case.
 func encodeDump(f Filter, useFilter bool) []byte {
 	b := appendGenmsg(nil, f.Family)
+	if !useFilter {
+		return b
+	}
+	if status, mask := f.status(); mask != 0 {
+		b = appendAttr(b, ctaStatus, binary.BigEndian.AppendUint32(nil, status))
+		b = appendAttr(b, ctaStatusMask, binary.BigEndian.AppendUint32(nil, mask))
+	}
 	// The kernel reads a tuple only with a family.
-	if !useFilter || f.Family == 0 {
+	if f.Family == 0 {
 		return b
 	}
 	var flags uint32
@@ -96,10 +106,6 @@ func encodeDump(f Filter, useFilter bool) []byte {
 		if f.DstPort != 0 {
 			flags |= filterProtoDstPort
 		}
-	}
-	if f.Unconnected { // which nothing assured is
-		b = appendAttr(b, ctaStatus, binary.BigEndian.AppendUint32(nil, 0))
-		b = appendAttr(b, ctaStatusMask, binary.BigEndian.AppendUint32(nil, statusAssured))
 	}
 	if flags == 0 {
 		return b
@@ -123,6 +129,18 @@ func encodeDump(f Filter, useFilter bool) []byte {
 	})
 }
 
+// status returns which bits of the status of flows the filter asks for, and how these bits are.
+func (f Filter) status() (bits, mask uint32) {
+	if f.Unconnected { // which nothing assured is
+		mask |= statusAssured
+	}
+	if f.Translated {
+		bits |= statusDstNAT
+		mask |= statusDstNAT
+	}
+	return bits, mask
+}
+
 // encodeDeleteAll returns the payload that deletes the flows that f admits. Linux supports it from 6.12 on. Older kernels see a message
 // that names one flow by an incomplete tuple, and refuse it. An unknown attribute must not make them flush the table. So f must name a
 // frontend, and otherwise only fields that the kernel compares. It must not name an IPv6 address (see encodeDump) or SCTP ports.
@@ -130,7 +148,7 @@ func encodeDeleteAll(f Filter) ([]byte, error) {
 	switch {
 	case f.Family != state.IPv4 || f.Protocol != state.UDP:
 		return nil, fmt.Errorf("%w for anything but UDP over IPv4", errors.ErrUnsupported)
-	case !f.Dst.Is4() || f.DstPort == 0 || f.Unconnected || f.From.IsValid() && (!f.From.Addr().Is4() || f.From.Port() == 0):
+	case !f.Dst.Is4() || f.DstPort == 0 || f.Unconnected || f.Translated || f.From.IsValid() && (!f.From.Addr().Is4() || f.From.Port() == 0):
 		return nil, errors.New("the filter must name an address and a port, and may also name the source of answers, but nothing else")
 	}
 	b := appendGenmsg(nil, f.Family)
@@ -283,7 +301,7 @@ func decodeFlow(b []byte) (Flow, error) {
 				status = binary.BigEndian.Uint32(data)
 			}
 		case ctaProtoInfo:
-			f.Unconnected = unconnected(data)
+			f.Unconnected, f.Ended = connection(data)
 		}
 	}
 	f.Unconnected = f.Unconnected && status&statusAssured == 0
@@ -297,22 +315,23 @@ func decodeFlow(b []byte) (Flow, error) {
 	return f, nil
 }
 
-// unconnected reports whether a state is one in which no connection has begun. An entry in the state "close" was one if it is assured.
-func unconnected(protoInfo []byte) bool {
+// connection reports by the state of a flow whether no connection has begun, and whether it has ended. An entry in the state "close" was a connection if it
+// is assured.
+func connection(protoInfo []byte) (unconnected, ended bool) {
 	for protocol, data := range attrs(protoInfo) {
 		for typ, value := range attrs(data) {
 			if typ != ctaProtoState || len(value) != 1 {
 				continue
 			}
-			switch protocol {
+			switch is := value[0]; protocol {
 			case ctaProtoInfoTCP:
-				return value[0] == tcpSynSent || value[0] == tcpClose
+				return is == tcpSynSent || is == tcpClose, is == tcpLastAck || is == tcpTimeWait || is == tcpClose
 			case ctaProtoInfoSCTP:
-				return value[0] == sctpClosed || value[0] == sctpCookieWait
+				return is == sctpClosed || is == sctpCookieWait, is == sctpClosed || is == sctpShutdownAckSent
 			}
 		}
 	}
-	return false
+	return false, false
 }
 
 // tuple is a decoded tuple with the kernel's nested attributes other than addresses and ports.

@@ -19,6 +19,9 @@ func Open() (*Conn, error) { return nil, unsupported() }
 // Close returns an error that wraps errors.ErrUnsupported.
 func (*Conn) Close() error { return unsupported() }
 
+// Len returns an error that wraps errors.ErrUnsupported.
+func (*Conn) Len() (int, error) { return 0, unsupported() }
+
 // Flows returns an error that wraps errors.ErrUnsupported.
 func (*Conn) Flows(Filter, func([]Flow) error) error { return unsupported() }
 

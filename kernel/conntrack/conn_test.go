@@ -147,7 +147,7 @@ func TestFlows(t *testing.T) {
 	}
 }
 
-// TestUnconnected distinguishes entries by their state, each as the kernel has it.
+// TestUnconnected distinguishes entries by their state, each as the kernel has it. The last acknowledgement, the time after it and a reset are an end.
 func TestUnconnected(t *testing.T) {
 	const confirmed, answered = 1 << 3, 1 << 1
 	conn := open(t)
@@ -167,6 +167,7 @@ func TestUnconnected(t *testing.T) {
 		{"a connection seen from the middle on over IPv6", "[fd00:96::10]:80", 3, confirmed, false},
 		{"a connection that ends", "10.96.0.10:80", 4, confirmed | answered | statusAssured, false},
 		{"a connection whose server ends it", "10.96.0.10:80", 5, confirmed | answered | statusAssured, false},
+		{"a connection that both sides have ended", "10.96.0.10:80", 6, confirmed | answered | statusAssured, false},
 		{"an ended connection", "10.96.0.10:80", 7, confirmed | answered | statusAssured, false},
 		{"an ended connection seen from the middle on", "10.96.0.10:80", 7, confirmed | answered, false},
 		{"a SYN and a reset", "10.96.0.10:80", 8, confirmed | answered, true},
@@ -179,7 +180,7 @@ func TestUnconnected(t *testing.T) {
 		}
 		entry := appendState(encodeFlow(want), ctaProtoInfoTCP, c.state)
 		createEntry(t, conn, appendAttr(entry, ctaStatus, binary.BigEndian.AppendUint32(nil, c.status)))
-		want.Unconnected = c.want
+		want.Unconnected, want.Ended = c.want, c.state >= 6 && c.state <= 8
 		if got := list(t, conn, Filter{Family: want.Family}); !slices.Equal(got, []Flow{want}) {
 			t.Errorf("%s: got %+v, want %+v", c.name, got, want)
 		}

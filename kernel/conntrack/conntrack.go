@@ -59,6 +59,8 @@ type Filter struct {
 	From netip.AddrPort
 	// Unconnected admits only flows with Flow.Unconnected.
 	Unconnected bool
+	// Translated admits only flows that a rule has translated to another destination.
+	Translated bool
 }
 
 // Flow is one tracked connection.
@@ -73,6 +75,8 @@ type Flow struct {
 	// Unconnected reports for TCP and SCTP whether the client has had no answer yet, or was turned away before there was a connection.
 	// It is false for everything else, also for a connection that has been answered but not confirmed.
 	Unconnected bool
+	// Ended reports for TCP and SCTP whether both sides have closed the connection, or one has broken it off. The kernel keeps its entry for a while.
+	Ended bool
 	// Scheduled reports whether IPVS has chosen who answers, and translates the flow by a table of its own instead of a rule.
 	Scheduled bool
 }
@@ -95,7 +99,8 @@ func (f Filter) Match(flow Flow) bool {
 		(!f.Dst.IsValid() || f.Dst == flow.Orig.Dst.Addr()) &&
 		(f.DstPort == 0 || f.DstPort == flow.Orig.Dst.Port()) &&
 		(!f.From.IsValid() || f.From == flow.Reply.Src) &&
-		(!f.Unconnected || flow.Unconnected)
+		(!f.Unconnected || flow.Unconnected) &&
+		(!f.Translated || flow.Reply.Src != flow.Orig.Dst && !flow.Scheduled)
 }
 
 // Ends calls each with the client and the answering end of flows that f admits: of one client if its address is valid. It costs what [Conn.Flows]

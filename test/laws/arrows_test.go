@@ -39,9 +39,10 @@ var arrows = []arrow{
 	{"internal/kernel/ctusage", nil},
 	{"internal/kernel/ipset", []string{"state"}},
 	{"internal/kernel/namespace", nil},
-	{"backend/nftables", []string{"state", "backend", "kernel/conntrack", "internal/kernel/localnet", "internal/kernel/nft", "internal/kernel/ifaddr", "internal/kernel/nodelock"}},
+	{"backend/nftables", []string{"state", "backend", "internal/apportion", "internal/consistent", "kernel/conntrack", "internal/kernel/localnet", "internal/kernel/nft", "internal/kernel/ifaddr", "internal/kernel/nodelock"}},
 	// It is pure, and knows nothing of the dataplane that carries its plans out.
-	{"backend/nftables/internal/ruleset", []string{"state", "internal/kernel/nft", "internal/apportion", "internal/consistent"}},
+	{"backend/nftables/internal/least", []string{"state", "internal/apportion"}},
+	{"backend/nftables/internal/ruleset", []string{"state", "internal/kernel/nft", "internal/apportion", "internal/consistent", "backend/nftables/internal/least"}},
 
 	// The API: states over a wire, and back into states.
 	{"client/localnet/v1", nil},
@@ -82,8 +83,8 @@ var arrows = []arrow{
 	{"internal/ebpf/ebpftest", []string{"state", "internal/ebpf/plan", "internal/ebpf/maps"}},
 	{"backend/userspace", []string{"state", "backend", "internal/kernel/nft", "kernel/conntrack", "internal/kernel/ifaddr", "internal/kernel/nodelock"}},
 	// They are pure, and know nothing of sockets.
-	{"backend/userspace/internal/plan", []string{"state"}},
-	{"backend/userspace/internal/balance", []string{"state", "backend/userspace/internal/plan"}},
+	{"backend/userspace/internal/plan", []string{"state", "internal/apportion", "internal/consistent"}},
+	{"backend/userspace/internal/balance", []string{"state", "internal/consistent", "backend/userspace/internal/plan"}},
 	{"backend/userspace/internal/ledger", []string{"state", "backend/userspace/internal/plan", "backend/userspace/internal/balance"}},
 	{"backend/userspace/internal/hostrelay", []string{"state", "backend", "backend/userspace/internal/plan", "backend/userspace/internal/balance", "backend/userspace/internal/ledger"}},
 	{"internal/winkernel", []string{"state", "backend"}},
@@ -330,7 +331,8 @@ var pureStandard = []string{
 // purePackages are the packages that wait for nothing, with the reason.
 var purePackages = map[string]string{
 	"brain": whyPure, "model": whyPure, "state": whyPure, "backend/nftables/internal/ruleset": whyRuleset,
-	"internal/ebpf/plan": whyRuleset, "backend/iptables/internal/rules": whyRuleset, "backend/ipvs/internal/plan": whyRuleset,
+	"backend/nftables/internal/least": whyRuleset,
+	"internal/ebpf/plan":              whyRuleset, "backend/iptables/internal/rules": whyRuleset, "backend/ipvs/internal/plan": whyRuleset,
 	"backend/userspace/internal/plan": whyRuleset, "backend/userspace/internal/balance": whyRuleset, "internal/winkernel/internal/plan": whyRuleset,
 }
 

@@ -31,6 +31,8 @@ func (k Key) Compare(o Key) int {
 // Server is a virtual server as it is to be.
 type Server struct {
 	Key
+	// Counts is set if endpoints with fewer connections get more of the new ones.
+	Counts bool
 	// Masquerade is the rule for its connections.
 	Masquerade state.Masquerade
 	// Ping means that the node answers echo requests to the address. Everybody may ask, because everybody may connect.
@@ -54,7 +56,8 @@ func has(endpoints []state.Endpoint, a netip.AddrPort) bool {
 
 // Equal reports whether two servers are the same in every field.
 func (s *Server) Equal(o *Server) bool {
-	return s.Key == o.Key && s.Masquerade == o.Masquerade && s.Ping == o.Ping && slices.Equal(s.Endpoints, o.Endpoints) && slices.Equal(s.Lingering, o.Lingering)
+	return s.Key == o.Key && s.Counts == o.Counts && s.Masquerade == o.Masquerade && s.Ping == o.Ping &&
+		slices.Equal(s.Endpoints, o.Endpoints) && slices.Equal(s.Lingering, o.Lingering)
 }
 
 // Settings are what the division depends on in addition to the record.
@@ -70,12 +73,14 @@ type Settings struct {
 	Connections bool
 	// Weights is set if the scheduler shares connections by the weights of real servers. Otherwise frontends with different weights are left to the base.
 	Weights bool
+	// Counts is set if there is a scheduler for frontends whose connections are to be counted. Otherwise they are left to the base.
+	Counts bool
 }
 
 // Equal reports whether two settings divide every record alike.
 func (o *Settings) Equal(p *Settings) bool {
 	return slices.Equal(o.Excluded, p.Excluded) && slices.Equal(o.Local, p.Local) && o.Connections == p.Connections &&
-		o.Retired == p.Retired && o.Weights == p.Weights
+		o.Retired == p.Retired && o.Weights == p.Weights && o.Counts == p.Counts
 }
 
 // Serves reports whether a virtual server of ours may have an address.
@@ -121,7 +126,9 @@ func (o *Settings) Divide(s *state.Service, refused func(Key) bool) *Division {
 			if len(left) == len(p.Frontends) {
 				left = slices.Clone(p.Frontends[:j])
 			}
-			d.Servers = append(d.Servers, Server{Key: k, Masquerade: t.Masquerade, Ping: f.Ping, Endpoints: t.Inside.Endpoints, Lingering: lingering(p, t)})
+			d.Servers = append(d.Servers, Server{
+				Key: k, Counts: p.Balance == state.LeastConnections, Masquerade: t.Masquerade, Ping: f.Ping, Endpoints: t.Inside.Endpoints, Lingering: lingering(p, t),
+			})
 		}
 		if len(left) == len(p.Frontends) {
 			ports = append(ports, *p)
@@ -148,13 +155,19 @@ func (o *Settings) plain(p *state.Port, f *state.Frontend) (*state.Traffic, bool
 	}
 	// A virtual server remembers clients for itself only, while their connections last. The affinity of a port covers all its frontends, and
 	// ends some time after the last connection began. Hashes make the base's choice on all nodes. The base keeps deadlines in the kernel.
-	return t, f.Kind != state.NodePort && !f.Restricted && p.Affinity == 0 && p.Balance == state.Random && p.DrainSeconds == 0 &&
-		t.Inside.Verdict == state.Forward && t.Inside.Equal(&t.Outside) && o.draws(&t.Inside)
+	return t, f.Kind != state.NodePort && !f.Restricted && p.Affinity == 0 && p.DrainSeconds == 0 &&
+		t.Inside.Verdict == state.Forward && t.Inside.Equal(&t.Outside) && o.draws(p.Balance, &t.Inside)
 }
 
-// draws reports whether the scheduler can choose among the endpoints of a route. No scheduler refuses a share of connections.
-func (o *Settings) draws(r *state.Route) bool {
-	return r.Even() || o.Weights && r.Refused == 0
+// draws reports whether a scheduler can choose among the endpoints of a route. No scheduler refuses a share of connections.
+func (o *Settings) draws(by state.Balance, r *state.Route) bool {
+	switch by {
+	case state.Random:
+		return r.Even() || o.Weights && r.Refused == 0
+	case state.LeastConnections:
+		return o.Counts && r.Refused == 0
+	}
+	return false
 }
 
 // lingering returns the endpoints of a port that are not in a route of it, but may have flows.

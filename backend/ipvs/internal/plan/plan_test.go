@@ -54,13 +54,15 @@ func TestDivide(t *testing.T) {
 		"plain":   {want: all},
 		"weights": {change: weigh(0, 1, 2), o: Settings{Weights: true}, want: all},
 		"weights that the scheduler does not know": {change: weigh(0, 1, 2), want: all[:1]},
-		"equal weights":   {change: weigh(0, 7, 7), want: all},
-		"a refused share": {change: weigh(1, 7, 7), o: Settings{Weights: true}, want: all[:1]},
-		"a hash":          {change: func(p *state.Port) { p.Balance = state.HashClient }},
-		"a deadline":      {change: func(p *state.Port) { p.DrainSeconds = 30 }},
-		"affinity":        {change: func(p *state.Port) { p.Affinity = time.Hour }},
-		"local policy":    {change: func(p *state.Port) { p.External.Outside = forward("10.244.0.1:8080") }, want: all[:1]},
-		"local, none":     {change: func(p *state.Port) { p.External.Outside = state.Route{Verdict: state.Drop} }, want: all[:1]},
+		"equal weights":                     {change: weigh(0, 7, 7), want: all},
+		"a refused share":                   {change: weigh(1, 7, 7), o: Settings{Weights: true}, want: all[:1]},
+		"a hash":                            {change: func(p *state.Port) { p.Balance = state.HashClient }},
+		"least connections":                 {change: func(p *state.Port) { p.Balance = state.LeastConnections }, o: Settings{Counts: true}, want: all},
+		"least connections, none can count": {change: func(p *state.Port) { p.Balance = state.LeastConnections }},
+		"a deadline":                        {change: func(p *state.Port) { p.DrainSeconds = 30 }},
+		"affinity":                          {change: func(p *state.Port) { p.Affinity = time.Hour }},
+		"local policy":                      {change: func(p *state.Port) { p.External.Outside = forward("10.244.0.1:8080") }, want: all[:1]},
+		"local, none":                       {change: func(p *state.Port) { p.External.Outside = state.Route{Verdict: state.Drop} }, want: all[:1]},
 		"no endpoints": {change: func(p *state.Port) {
 			p.Internal.Inside = state.Route{Verdict: state.Reject}
 			p.Internal.Outside = p.Internal.Inside

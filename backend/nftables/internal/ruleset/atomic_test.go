@@ -15,6 +15,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
+// clientPort is the source port of the connections that are looked at.
+const clientPort = 40000
+
 // world is a table at some moment.
 type world struct {
 	service  *state.Service // nil if there is none
@@ -81,7 +84,7 @@ func (c *connection) interpret(seed uint64, before, after *world, commitAt int) 
 	in := &interpreter{
 		rng: rand.New(rand.NewPCG(seed, 3)), before: before.contents, after: after.contents,
 		rules: [2]map[string]nft.Chain{before.rules, after.rules}, commitAt: commitAt,
-		src: netip.AddrPortFrom(c.src, 40000), origDst: c.dst, proto: state.TCP, local: []netip.Addr{nodeAddr(state.IPv4)},
+		src: netip.AddrPortFrom(c.src, clientPort), origDst: c.dst, proto: state.TCP, local: []netip.Addr{nodeAddr(state.IPv4)},
 		affinity: map[string]string{}, mark: foreignMark,
 	}
 	maps.Copy(in.affinity, before.contents[affinitySet])
@@ -166,19 +169,11 @@ func wantRoute(p *state.Port, r *state.Route, got outcome, remembered netip.Addr
 
 // refuses reports whether a connection may be in the share that a route refuses. A route that is hashed always refuses the same ones.
 func refuses(p *state.Port, r *state.Route, c *connection) bool {
-	if r.Refused == 0 || !isHashed(p, r) {
+	if r.Refused == 0 || !consistent.Serves(p, r) {
 		return r.Refused > 0
 	}
 	table := consistent.Table(r)
-	return table[consistent.Slot(c.src, hashedPort(p), len(table))] == consistent.Refused
-}
-
-// hashedPort is the source port of the interpreter's packets if it counts in hashes, and else 0.
-func hashedPort(p *state.Port) uint16 {
-	if p.Balance == state.HashConnection {
-		return 40000
-	}
-	return 0
+	return table[consistent.Slot(p.Balance, netip.AddrPortFrom(c.src, clientPort), len(table))] == consistent.Refused
 }
 
 // refusesShare reports whether some connections to the destination are refused.
@@ -385,7 +380,8 @@ func TestHashedClients(t *testing.T) {
 		for i := range 200 {
 			c := connection{"hashed", netip.AddrFrom4([4]byte{10, 244, 7, byte(i)}), netip.MustParseAddrPort("10.96.0.1:80")}
 			r := &p.Internal.Inside
-			at := consistent.Table(r)[consistent.Slot(c.src, hashedPort(p), consistent.SizeFor(len(r.Endpoints)))]
+			from := netip.AddrPortFrom(c.src, clientPort)
+			at := consistent.Table(r)[consistent.Slot(p.Balance, from, consistent.SizeFor(len(r.Endpoints)))]
 			want := outcome{verdict: "rejected"}
 			if at != consistent.Refused {
 				want = outcome{"to", r.Endpoints[at].Addr, false}

@@ -133,7 +133,7 @@ func (m *Mirror) difference(settings *Settings, ks *kernelState, want Desired) (
 			continue
 		}
 		if before.record == nil && len(ks.elements) > 0 {
-			before = ks.fromKernel(s)
+			before = ks.fromKernel(p.shared(s))
 		}
 		next := p.lay(s, &before, held, func(s *state.Service) []placement { return placeService(before, s) })
 		p.services[s.Name] = next
@@ -209,7 +209,7 @@ func (p *Plan) reserve(services []*state.Service, previous *Mirror) {
 		for _, n := range a.numbers {
 			p.m.numbers[n] = struct{}{}
 		}
-		p.slots.add(s.Name.Namespace, a.slots)
+		p.slots.Add(s.Name.Namespace, a.slots)
 	}
 }
 

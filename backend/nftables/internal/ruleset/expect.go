@@ -42,8 +42,8 @@ func (x *expectation) next() (expected, *renderer) {
 	s := x.want.Services[at]
 	previous := x.previous.services[s.Name]
 	before := previous
-	if before.record == nil && s.Features()&state.Weights != 0 {
-		before = x.kernel.fromKernel(s)
+	if shared := x.p.shared(s); before.record == nil && shared.Features()&state.Weights != 0 {
+		before = x.kernel.fromKernel(shared)
 	}
 	next := expected{
 		applied: x.p.lay(s, &before, previous.numbers, func(s *state.Service) []placement { return placeService(before, s) }),

@@ -104,12 +104,6 @@ func hashKind(p *state.Port) kind {
 	return 0
 }
 
-// isHashed reports whether a route of a port has a table. A single endpoint needs none, and more than a table has slots for are drawn at random.
-func isHashed(p *state.Port, r *state.Route) bool {
-	n := len(r.Endpoints)
-	return hashKind(p) != 0 && (n > 1 || n == 1 && r.Refused > 0) && n < consistent.Most
-}
-
 // placeNet places one endpoint of a route, in slot 0.
 func placeNet(old []state.Endpoint, r *state.Route) []state.Endpoint {
 	if len(old) > 0 && slices.ContainsFunc(r.Endpoints, func(e state.Endpoint) bool { return withoutWeight(e) == old[0] }) {
@@ -133,7 +127,7 @@ func hashedRoutesOf(p *state.Port) (hashed hashedRoutes) {
 	}
 	rs := routes(p)
 	for i, r := range rs {
-		if r == nil || !isHashed(p, r) {
+		if r == nil || !consistent.Serves(p, r) {
 			continue
 		}
 		v := common
@@ -279,7 +273,7 @@ func (p *Plan) diffTable(was, is *hashTable) {
 
 // hash adds what leads to the table of a route in a view, of a frontend of the port p.
 func (b *frontendRenderer) hash(v view, p *state.Port, of route, r *state.Route) {
-	if !isHashed(p, r) {
+	if !consistent.Serves(p, r) {
 		return
 	}
 	b.add(v, hashed, 0)

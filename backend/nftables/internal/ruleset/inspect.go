@@ -134,7 +134,7 @@ func (in *inspection) hashed(v view, src netip.Addr) bool {
 			in.held.Draw = Draw{Slots: size, Hashed: true}
 			slot := -1
 			if k == hashClients && state.FamilyOf(src) == in.family {
-				slot = consistent.Slot(src, 0, size)
+				slot = consistent.Slot(state.HashClient, netip.AddrPortFrom(src, 0), size)
 				in.held.Draw.Known, in.held.Draw.Slot = true, slot
 			}
 			in.take(id, keys, slot)

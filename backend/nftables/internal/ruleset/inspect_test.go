@@ -63,7 +63,7 @@ func heldBy(s *state.Service, c *connection, isOutside bool) (key state.Frontend
 // drawOf returns how an endpoint of a route is chosen. was is the class of its weights, which stays if it is accurate.
 func drawOf(p *state.Port, r *state.Route, was int) (d Draw) {
 	switch {
-	case isHashed(p, r):
+	case consistent.Serves(p, r):
 		table := consistent.Table(r)
 		d = Draw{Slots: len(table), Shares: make([]int, len(r.Endpoints)), Hashed: true}
 		for _, i := range table {

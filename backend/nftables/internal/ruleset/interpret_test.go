@@ -256,14 +256,14 @@ func (in *interpreter) expr(a attrs, name string) (code, chain string) {
 		// Of the key's length and the seed, only those are known that package consistent has.
 		key := in.reg(a, 1)[:a.u32(3)]
 		addr, _ := netip.AddrFromSlice(key[:4])
-		var port uint16
+		by, port := state.HashClient, uint16(0)
 		if len(key) == 8 {
-			port = binary.BigEndian.Uint16(key[4:])
+			by, port = state.HashConnection, binary.BigEndian.Uint16(key[4:])
 		}
 		if a.u32(5) != consistent.Seed {
 			panic("another seed")
 		}
-		setReg(in.reg(a, 2), binary.NativeEndian.AppendUint32(nil, uint32(consistent.Slot(addr, port, int(a.u32(4))))))
+		setReg(in.reg(a, 2), binary.NativeEndian.AppendUint32(nil, uint32(consistent.Slot(by, netip.AddrPortFrom(addr, port), int(a.u32(4))))))
 	case "lookup":
 		data, ok := in.lookup(a.str(1), in.reg(a, 2))
 		if !ok {

@@ -3,6 +3,7 @@ package ruleset
 import (
 	"net/netip"
 
+	"github.com/switchyard-net/switchyard/internal/apportion"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -19,9 +20,11 @@ type Mirror struct {
 	numbers map[uint32]struct{}
 	// slots are how many slots are taken by weights and hashes, and lacking the services that have no room for theirs. retried is the index of the one that
 	// was tried again last.
-	slots   slotUse
+	slots   apportion.Room
 	lacking []state.ServiceName
-	retried int
+	// crowded are services with more endpoints than their balance can be for, and counting those whose shares follow from their connections.
+	crowded, counting []state.ServiceName
+	retried           int
 	// nodePorts are the addresses that serve NodePorts, sorted.
 	nodePorts []netip.Addr
 	node      *state.Node
@@ -33,7 +36,7 @@ type Mirror struct {
 // NewMirror returns a mirror that knows nothing of the kernel yet.
 func NewMirror() *Mirror {
 	return &Mirror{
-		services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, numbers: map[uint32]struct{}{}, slots: slotUse{},
+		services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, numbers: map[uint32]struct{}{}, slots: apportion.Room{},
 		node: &state.Node{},
 	}
 }
@@ -85,9 +88,12 @@ type applied struct {
 	above []frontendAbove
 	// slots are how many slots its weights and hashes take.
 	slots int
-	// asked is the record of the state if it has weights or hashes for which there is no room, and record is without them. lacks is how many slots it wants.
+	// asked is the record of the state if record is another one. There is no room for its weights and hashes, or record has shares instead of its weights.
 	asked *state.Service
+	// lacks is how many slots it wants if there is no room for them.
 	lacks int
+	// crowded is set if a port has more endpoints than its balance can be for, and counts if shares follow from connections.
+	crowded, counts bool
 }
 
 // desired returns the record of the state, nil if there is none.

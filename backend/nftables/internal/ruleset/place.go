@@ -4,6 +4,8 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/least"
+	"github.com/switchyard-net/switchyard/internal/consistent"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -69,8 +71,11 @@ func slotsFor(total int) int { return max(int(classOf(total)), min(total, 1)) }
 
 // placeFor places the endpoints of a port's route. A route that is hashed has only slot 0.
 func placeFor(p *state.Port, old []state.Endpoint, r *state.Route) []state.Endpoint {
-	if isHashed(p, r) {
+	if consistent.Serves(p, r) {
 		return placeNet(old, r)
+	}
+	if isShared(p, r) {
+		return placeSlots(old, r, least.Slots)
 	}
 	return placeRoute(old, r)
 }
@@ -161,7 +166,7 @@ func (a *applied) follow(s *state.Service) []placement {
 				continue
 			}
 			placed, ok := []state.Endpoint(nil), false
-			if were[j] != nil && !were[j].Weighted() && !r.Weighted() && !wasHashed && !isHashed(p, r) {
+			if were[j] != nil && !were[j].Weighted() && !r.Weighted() && !wasHashed && !consistent.Serves(p, r) {
 				placed, ok = replaceFew(old[j], were[j].Endpoints, r.Endpoints)
 			}
 			if !ok {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/switchyard-net/switchyard/internal/apportion"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -22,7 +23,7 @@ type Plan struct {
 	refs      map[sharedKey]int32           // changes of the counts
 	pings     map[elementKey]int32          // likewise, nil if there are none
 	numbers   map[uint32]bool               // true if taken now, false if free again
-	slots     slotUse                       // changes of the counts
+	slots     apportion.Room                // changes of the counts
 	nodePorts []netip.Addr
 	node      *state.Node
 	shape     shape
@@ -123,7 +124,7 @@ func (s *setPlan) all(l *elements) iter.Seq[element] {
 func newPlan(s *Settings, previous, m *Mirror) *Plan {
 	p := &Plan{
 		settings: s, previous: previous, m: m, services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, numbers: map[uint32]bool{},
-		slots: slotUse{}, nodePorts: m.nodePorts, node: m.node, shape: m.shape.clone(), sets: map[tableSet]*setPlan{}, index: map[elementKey]int{},
+		slots: apportion.Room{}, nodePorts: m.nodePorts, node: m.node, shape: m.shape.clone(), sets: map[tableSet]*setPlan{}, index: map[elementKey]int{},
 	}
 	p.shape.counted = s.Counters
 	p.old = renderer{settings: s, shape: &m.shape}
@@ -185,7 +186,7 @@ func (p *Plan) replace(name state.ServiceName, s *state.Service) {
 		next = p.lay(s, &previous, previous.numbers, previous.follow)
 	} else {
 		p.number(name, previous.numbers, nil)
-		p.slots.add(name.Namespace, -previous.slots)
+		p.slots.Add(name.Namespace, -previous.slots)
 	}
 	p.renderChange(&previous, &next)
 	p.services[name] = next
@@ -573,14 +574,15 @@ func (s *setPlan) write(b *nft.Batch, elements *elements, put func(nft.Table, st
 	}
 }
 
-// Changed yields what services were and are to be, nil if they were not there or are to go, in any order. After [Mirror.Compare], services
+// Changed yields what services were and are to be, nil if they were not there or are to go, in any order. It leaves out those whose record stays. After [Mirror.Compare], services
 // that the mirror did not know are left out.
 func (p *Plan) Changed() iter.Seq2[*state.Service, *state.Service] {
 	return func(yield func(was, is *state.Service) bool) {
 		if p.previous == p.m {
 			for name, a := range p.services {
-				was := p.m.services[name]
-				if !yield(was.desired(), a.desired()) {
+				before := p.m.services[name]
+				// Shares that move concern no flow.
+				if was, is := before.desired(), a.desired(); was != is && !yield(was, is) {
 					return
 				}
 			}

@@ -43,7 +43,7 @@ func diffPorts(a, b *state.Port, as, bs *placement) *portDiff {
 			d.endpoints[side][i] = append(d.endpoints[side][i], e)
 		}
 		d.slots[i] = diffSlots(as[i], bs[i])
-		if len(d.slots[i]) > 0 || was.Verdict != is.Verdict || classKind(&was) != classKind(&is) || len(was.Endpoints) != len(is.Endpoints) {
+		if len(d.slots[i]) > 0 || was.Verdict != is.Verdict || classKind(a, &was) != classKind(b, &is) || len(was.Endpoints) != len(is.Endpoints) {
 			d.changed[i/internalRoutes] = true
 		}
 	}

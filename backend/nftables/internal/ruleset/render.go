@@ -316,12 +316,12 @@ func (b *frontendRenderer) frontend(p *state.Port, t *state.Traffic, places [][]
 	}
 	if isSplit(t) {
 		b.add(common, split, 0)
-		b.route(inside, &t.Inside, places[0])
+		b.route(inside, p, &t.Inside, places[0])
 		b.hash(inside, p, at, &t.Inside)
-		b.route(outside, &t.Outside, places[1])
+		b.route(outside, p, &t.Outside, places[1])
 		b.hash(outside, p, at+1, &t.Outside)
 	} else {
-		b.route(common, &t.Inside, places[0])
+		b.route(common, p, &t.Inside, places[0])
 		b.hash(common, p, at, &t.Inside)
 	}
 	if b.settings.Counters {
@@ -354,7 +354,7 @@ func (b *frontendRenderer) changes(p *state.Port, t *state.Traffic, places [][]s
 }
 
 func (b *frontendRenderer) changedRoute(v view, p *state.Port, r *state.Route, at route, placed []state.Endpoint) {
-	b.verdict(v, r, len(placed))
+	b.verdict(v, p, r, len(placed))
 	if r.Verdict != state.Forward {
 		return
 	}
@@ -385,8 +385,8 @@ func (b *frontendRenderer) count() {
 	}
 }
 
-func (b *frontendRenderer) route(v view, r *state.Route, placed []state.Endpoint) {
-	b.verdict(v, r, len(placed))
+func (b *frontendRenderer) route(v view, p *state.Port, r *state.Route, placed []state.Endpoint) {
+	b.verdict(v, p, r, len(placed))
 	if r.Verdict != state.Forward {
 		return
 	}
@@ -401,7 +401,7 @@ func (b *frontendRenderer) route(v view, r *state.Route, placed []state.Endpoint
 }
 
 // verdict adds the verdict of a route in a view with a number of slots.
-func (b *frontendRenderer) verdict(v view, r *state.Route, slots int) {
+func (b *frontendRenderer) verdict(v view, p *state.Port, r *state.Route, slots int) {
 	switch r.Verdict {
 	case state.Reject:
 		b.add(v, reject, 0)
@@ -409,7 +409,7 @@ func (b *frontendRenderer) verdict(v view, r *state.Route, slots int) {
 		b.add(v, drop, 0)
 	case state.Forward:
 		if slots > 1 { // slot 0 needs no class
-			b.add(v, classKind(r), uint32(slots))
+			b.add(v, classKind(p, r), uint32(slots))
 		}
 	}
 }

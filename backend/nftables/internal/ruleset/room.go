@@ -3,53 +3,34 @@ package ruleset
 import (
 	"slices"
 
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/least"
+	"github.com/switchyard-net/switchyard/internal/apportion"
 	"github.com/switchyard-net/switchyard/internal/consistent"
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Weights and hashes take more slots than endpoints without them do. These slots of a node have a bound, so that nobody can fill the kernel's
-// memory with them. A namespace may have half of them, and a service an eighth. A service that finds no room shares its connections evenly, at
-// random, until there is room. So the services that come last do without.
-//
-// These are the bounds of a node, a namespace and a service.
-const (
-	MaxSlots          = 1 << 20
-	MaxNamespaceSlots = MaxSlots / 2
-	MaxServiceSlots   = MaxSlots / 8
-)
+// Weights and hashes take more slots than endpoints without them do. Package apportion has the bounds of these slots. A service that finds no room shares
+// its connections evenly, at random, until there is room. So the services that come last do without.
 
 // roomFeatures are the parts of records that take such slots.
 const roomFeatures = state.Weights | state.Balances
-
-// slotUse is how many of these slots are in use. The total is under the empty name, which no namespace has.
-type slotUse map[string]int
-
-func (u slotUse) add(namespace string, n int) {
-	for _, name := range [...]string{"", namespace} {
-		if u[name] += n; u[name] == 0 {
-			delete(u, name)
-		}
-	}
-}
-
-// hasRoom reports whether a service of a namespace may take n slots.
-func (p *Plan) hasRoom(namespace string, n int) bool {
-	used := func(name string) int { return p.m.slots[name] + p.slots[name] }
-	return n <= MaxServiceSlots && used(namespace)+n <= MaxNamespaceSlots && used("")+n <= MaxSlots
-}
 
 // lay lays out a service with its numbers: by its weights and hashes if there is room for their slots, and else evenly. place is placeService, or follow,
 // with the previous record.
 func (p *Plan) lay(s *state.Service, previous *applied, held map[owner]uint32, place func(*state.Service) []placement) applied {
 	namespace := s.Name.Namespace
-	p.slots.add(namespace, -previous.slots)
-	next := applied{record: s, places: place(s), above: p.settings.above(s)}
-	if next.slots = slotsOf(s, next.places); next.slots > 0 && !p.hasRoom(namespace, next.slots) {
+	p.slots.Add(namespace, -previous.slots)
+	next := applied{record: p.shared(s), above: p.settings.above(s)}
+	if next.record != s {
+		next.asked = s
+	}
+	next.places, next.crowded, next.counts = place(next.record), isCrowded(s), next.asked != nil
+	if next.slots = slotsOf(next.record, next.places); next.slots > 0 && !apportion.HasRoom(namespace, next.slots, p.m.slots, p.slots) {
 		next.record, _ = s.For(state.AllFeatures &^ roomFeatures)
-		next.asked, next.lacks = s, next.slots
+		next.asked, next.lacks, next.crowded, next.counts = s, next.slots, false, false
 		next.places, next.slots = place(next.record), 0
 	}
-	p.slots.add(namespace, next.slots)
+	p.slots.Add(namespace, next.slots)
 	next.numbers = p.number(s.Name, held, next.record)
 	return next
 }
@@ -57,7 +38,7 @@ func (p *Plan) lay(s *state.Service, previous *applied, held map[owner]uint32, p
 // layAs lays out a service as it was expected to be. The numbers are the same: they are given in the same order.
 func (p *Plan) layAs(e, previous *applied, held map[owner]uint32) applied {
 	next, name := *e, e.record.Name
-	p.slots.add(name.Namespace, next.slots-previous.slots)
+	p.slots.Add(name.Namespace, next.slots-previous.slots)
 	next.numbers = p.number(name, held, next.record)
 	return next
 }
@@ -71,7 +52,7 @@ func slotsOf(s *state.Service, places []placement) (n int) {
 		}
 		var each [2]int // of the slots of a frontend, by its traffic
 		for j, r := range routes(p) {
-			if r != nil && r.Weighted() && !r.Even() && !isHashed(p, r) {
+			if r != nil && r.Weighted() && classKind(p, r) == shares && !consistent.Serves(p, r) {
 				each[j/int(internalRoutes)] += len(places[i][j])
 			}
 		}
@@ -96,7 +77,7 @@ func (p *Plan) retry() {
 		p.m.retried = (p.m.retried + 1) % len(names)
 		name := names[p.m.retried]
 		_, isNew := p.services[name]
-		if a := p.m.services[name]; a.asked != nil && !isNew && p.hasRoom(name.Namespace, a.lacks) {
+		if a := p.m.services[name]; a.lacks > 0 && !isNew && apportion.HasRoom(name.Namespace, a.lacks, p.m.slots, p.slots) {
 			p.replace(name, a.asked)
 			return
 		}
@@ -110,26 +91,87 @@ func (p *Plan) commitSlots() {
 			delete(p.m.slots, name)
 		}
 	}
+	p.m.lacking = p.relist(p.m.lacking, func(a *applied) bool { return a.lacks > 0 })
+	p.m.crowded = p.relist(p.m.crowded, func(a *applied) bool { return a.crowded })
+	p.m.counting = p.relist(p.m.counting, func(a *applied) bool { return a.counts })
+}
+
+// relist returns a list of the services for which is returns true, once the plan is carried out. The services that were in it keep their order. It is list itself
+// if it stays.
+func (p *Plan) relist(list []state.ServiceName, is func(*applied) bool) []state.ServiceName {
 	var come []state.ServiceName
 	changes := false
 	for name, a := range p.services {
-		lacked, lacks := p.m.services[name].asked != nil, a.asked != nil
-		changes = changes || lacked != lacks
-		if lacks && !lacked {
+		before := p.m.services[name]
+		was, now := is(&before), is(&a)
+		changes = changes || was != now
+		if now && !was {
 			come = append(come, name)
 		}
 	}
 	if !changes {
-		return
+		return list
 	}
-	lacking := slices.DeleteFunc(slices.Clone(p.m.lacking), func(name state.ServiceName) bool {
+	stay := slices.DeleteFunc(slices.Clone(list), func(name state.ServiceName) bool {
 		a, isNew := p.services[name]
-		return isNew && a.asked == nil
+		return isNew && !is(&a)
 	})
 	slices.SortFunc(come, state.ServiceName.Compare)
-	p.m.lacking = append(lacking, come...)
+	return append(stay, come...)
+}
+
+// shared returns a record with the shares of now.
+func (p *Plan) shared(s *state.Service) *state.Service {
+	if p.settings.Shares == nil {
+		return s
+	}
+	return p.settings.Shares(s)
+}
+
+// isCrowded reports whether a port of a record has too many endpoints for its balance.
+func isCrowded(s *state.Service) bool {
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		for _, r := range p.Routes() {
+			if consistent.Crowded(p, r) || least.Crowded(p, r) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Share plans that services get their shares of now, until the plan has so many elements. It returns how many of the services it has come to.
+func (m *Mirror) Share(s *Settings, names []state.ServiceName, most int) (p *Plan, done int) {
+	p = newPlan(s, m, m)
+	for _, name := range names {
+		if p.elements() >= most {
+			break
+		}
+		if a := m.services[name]; a.counts && !p.shared(a.asked).Equal(a.record) {
+			p.replace(name, a.asked)
+		}
+		done++
+	}
+	p.finalize(m.nodePorts)
+	p.grow()
+	return p, done
+}
+
+// elements returns how many elements the plan adds and deletes.
+func (p *Plan) elements() (n int) {
+	for _, s := range p.order {
+		n += s.del.n + s.add.n
+	}
+	return n
 }
 
 // Lacking returns the services whose weights and hashes have no room, in the order in which they came. It is not to be changed, and is another list after
 // a change.
 func (m *Mirror) Lacking() []state.ServiceName { return m.lacking }
+
+// Crowded returns the services with more endpoints than their balance can be for, likewise.
+func (m *Mirror) Crowded() []state.ServiceName { return m.crowded }
+
+// Counting returns the services whose shares follow from their connections, likewise.
+func (m *Mirror) Counting() []state.ServiceName { return m.counting }

@@ -51,6 +51,8 @@ type Settings struct {
 	// there.
 	Listeners []Listener
 	RelayMark uint32
+	// Shares returns a record with weights that are numbers of slots, for routes that have shares of their own ([least.Controller.Shares]). It may be nil.
+	Shares func(*state.Service) *state.Service
 	// TableFlags are those that the tables have. A table with others is replaced.
 	TableFlags nft.TableFlags
 }

@@ -7,8 +7,11 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/least"
+	"github.com/switchyard-net/switchyard/internal/apportion"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -215,7 +218,7 @@ func weightedService(namespace, name string, frontends int) *state.Service {
 func TestRoomForWeights(t *testing.T) {
 	r := weightedRoute(0, 1, 255)
 	each := len(placeRoute(nil, &r))
-	most := MaxServiceSlots / each
+	most := apportion.MaxServiceSlots / each
 	m := NewMirror()
 	change := func(changed []*state.Service, removed ...state.ServiceName) {
 		t.Helper()
@@ -291,5 +294,63 @@ func TestWeightsInFullClass(t *testing.T) {
 	}
 	if want := map[string][2]int{"service-endpoints-1024": {1, 0}, "service-shares-1024": {0, 1}}; !maps.Equal(changes, want) {
 		t.Errorf("changes %v, want %v", changes, want)
+	}
+}
+
+// TestShare: the shares of services move in turn, a bounded number in each step. What has no shares of its own, or the same as before, takes nothing.
+func TestShare(t *testing.T) {
+	c := &least.Controller{}
+	settings := testSettings()
+	settings.Shares = c.Shares
+	counted := func(name string, endpoints int) *state.Service {
+		s := weightedService("a", name, 1)
+		r := weightedRoute(0, make([]uint16, endpoints)...)
+		s.Ports[0].Balance, s.Ports[0].Internal = state.LeastConnections, state.Traffic{Inside: r, Outside: r}
+		return s
+	}
+	var services []*state.Service
+	counts := least.Counts{}
+	for i := range 10 {
+		services = append(services, counted(strings.Repeat("x", 1+i), 2)) // 128 slots each, which is the class of shares nonetheless
+	}
+	counts[least.Endpoint{Protocol: state.TCP, Addr: services[0].Ports[0].Internal.Inside.Endpoints[0].Addr}] = 1000
+	alone, crowded := counted("one-of-them", 1), counted("many-of-them", least.MaxEndpoints+1)
+	m := elementsOnly(NewMirror(), settings, delta(append(slices.Clone(services), alone, crowded)...), nil).Commit()
+	if len(m.Counting()) != len(services) || len(m.Crowded()) != 1 || m.Crowded()[0].Name != "many-of-them" || m.slots[""] != 10*least.Slots {
+		t.Fatalf("%v are counted, %v crowded, and %d slots in use", m.Counting(), m.Crowded(), m.slots[""])
+	}
+	if p, done := m.Share(settings, m.Counting(), 1); done != len(services) || p.elements() > 0 {
+		t.Errorf("even shares move %d elements for %d services", p.elements(), done)
+	}
+	settings.Shares = c.Step(services, counts).Shares
+	names, seen := m.Counting(), 0
+	for len(names) > 0 {
+		p, done := m.Share(settings, names, 150)
+		if done == 0 || done > 3 || p.elements() == 0 || p.elements() > 150+2*least.Slots {
+			t.Fatalf("a step moves %d elements of %d services", p.elements(), done)
+		}
+		for _, s := range p.order {
+			if s.set.kind != slots {
+				t.Errorf("a step changes %s", s.set.name())
+			}
+		}
+		m, names, seen = p.Commit(), names[done:], seen+done
+	}
+	for _, s := range services {
+		a := m.services[s.Name]
+		has := map[state.Endpoint]int{}
+		for _, e := range a.places[0][internalInside] {
+			has[e]++
+		}
+		if busy := has[s.Ports[0].Internal.Inside.Endpoints[0]]; seen != len(services) || busy >= 100 || m.Record(s.Name) != s {
+			t.Errorf("%v: the busy endpoint has %d slots", s.Name, busy)
+		}
+	}
+	if p, _ := m.Share(settings, m.Counting(), 150); p.elements() > 0 {
+		t.Errorf("shares that stay move %d elements", p.elements())
+	}
+	p := elementsOnly(m, settings, &state.Update{Removed: []state.ServiceName{services[0].Name, crowded.Name}, Node: testNode}, nil)
+	if m = p.Commit(); len(m.Counting()) != len(services)-1 || len(m.Crowded()) != 0 {
+		t.Errorf("%d are counted, and %v crowded, after two have gone", len(m.Counting()), m.Crowded())
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/balance"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
+	"github.com/switchyard-net/switchyard/internal/consistent"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -205,7 +206,7 @@ func TestChoose(t *testing.T) {
 	choose := func(from []state.Endpoint, tried ...netip.AddrPort) netip.AddrPort {
 		t.Helper()
 		e, ok := balance.Choose(&loads, remembered, balance.Random, &balance.Request{
-			Port: port, Route: &state.Route{Endpoints: from}, Client: netip.MustParseAddr("10.1.0.1"), Tried: tried,
+			Port: port, Route: &state.Route{Endpoints: from}, Client: netip.MustParseAddrPort("10.1.0.1:4000"), Tried: tried,
 		}, start, draws.IntN)
 		if !ok {
 			t.Fatal("no endpoint")
@@ -249,7 +250,7 @@ func TestRefusedShare(t *testing.T) {
 		got := map[netip.AddrPort]int{}
 		for range 3000 {
 			var loads balance.Loads
-			r := &balance.Request{Port: port, Route: route, Client: netip.MustParseAddr("10.1.0.1"), Tried: tried}
+			r := &balance.Request{Port: port, Route: route, Client: netip.MustParseAddrPort("10.1.0.1:4000"), Tried: tried}
 			endpoint, _ := balance.Choose(&loads, visits, balance.Random, r, start, rand.IntN)
 			got[endpoint]++
 		}
@@ -286,5 +287,99 @@ func TestWeightsAreKept(t *testing.T) {
 	}
 	if with, without := allocations(true), allocations(false); with > without {
 		t.Errorf("a connection takes %v allocations, and %v without weights", with, without)
+	}
+}
+
+// portWith returns the port of a service whose internal clients take a route.
+func portWith(by state.Balance, endpoints []state.Endpoint, refused uint32) *plan.Port {
+	to := state.Route{Verdict: state.Forward, Endpoints: endpoints, Refused: refused}
+	var table plan.Table
+	frontend := netip.MustParseAddrPort("10.96.0.1:80")
+	table.Set(&state.Service{Name: state.ServiceName{Name: "web"}, Ports: []state.Port{{
+		Protocol: state.TCP, Family: state.IPv4, Balance: by, Internal: state.Traffic{Inside: to, Outside: to},
+		Frontends: []state.Frontend{{Kind: state.ClusterIP, Addr: frontend.Addr(), Port: frontend.Port()}},
+	}}})
+	p, _, _ := table.Lookup(plan.Kind{Family: state.IPv4, Protocol: state.TCP}, frontend)
+	return p
+}
+
+// TestHashed: a connection gets the endpoint of its slot. If that one was tried or is ejected, another one is chosen, always the same. A refused slot stays
+// refused.
+func TestHashed(t *testing.T) {
+	for _, by := range []state.Balance{state.HashClient, state.HashConnection} {
+		for _, refused := range []uint32{0, 6} {
+			list := endpoints(4)
+			for i := range list {
+				list[i].Weight = 3
+			}
+			p := portWith(by, list, refused)
+			route, number := p.Route(&p.Frontends[0], plan.Inside)
+			table := consistent.Table(route)
+			var loads balance.Loads
+			choose := func(client netip.AddrPort, tried ...netip.AddrPort) (netip.AddrPort, bool) {
+				e, ok := balance.Choose(&loads, nil, balance.LeastConnections, &balance.Request{
+					Port: p, Route: route, Number: number, Client: client, Tried: tried,
+				}, start, nil) // nothing is drawn
+				if ok {
+					loads.End(e)
+				}
+				return e, ok
+			}
+			moved := map[netip.AddrPort]bool{}
+			for i := range uint16(200) {
+				client := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), 1000+i)
+				at := table[consistent.Slot(by, client, len(table))]
+				got, ok := choose(client)
+				if at == consistent.Refused {
+					if ok {
+						t.Fatalf("%v: %v gets %v, and its slot is refused", by, client, got)
+					}
+					continue
+				}
+				if want := list[at].Addr; !ok || got != want {
+					t.Fatalf("%v: %v gets %v, want %v", by, client, got, want)
+				}
+				other, ok := choose(client, got)
+				if again, _ := choose(client, got); !ok || other == got || again != other {
+					t.Fatalf("%v: %v gets %v and %v after %v", by, client, other, again, got)
+				}
+				moved[other] = true
+				loads.Failed(got, balance.Ejection{Failures: 1, Time: time.Hour}, start)
+				if instead, _ := choose(client); instead != other {
+					t.Fatalf("%v: %v gets %v instead of an ejected endpoint, want %v", by, client, instead, other)
+				}
+				if last, ok := choose(client, list[(at+1)%4].Addr, list[(at+2)%4].Addr, list[(at+3)%4].Addr); !ok || last != got {
+					t.Fatalf("%v: %v gets %v, with only the ejected %v left", by, client, last, got)
+				}
+				loads.Succeeded(got)
+			}
+			if len(moved) != len(list) {
+				t.Errorf("%v: the clients of an endpoint that fails go to %d of %d others", by, len(moved), len(list))
+			}
+		}
+	}
+}
+
+// TestLeastOfOnePort: a port that asks for least connections has that policy, whatever the policy of all others. Session affinity wins.
+func TestLeastOfOnePort(t *testing.T) {
+	for affinity, want := range map[time.Duration]int{0: 0, time.Hour: 5} {
+		p := portWith(state.LeastConnections, endpoints(2), 0)
+		p.Affinity = affinity
+		route, number := p.Route(&p.Frontends[0], plan.Inside)
+		var loads balance.Loads
+		visits, busy := balance.NewAffinity(1), endpoints(2)[0].Addr
+		loads.Begin(busy)
+		got := 0
+		for i := range uint16(30) {
+			e, _ := balance.Choose(&loads, visits, balance.Random, &balance.Request{
+				Port: p, Route: route, Number: number, Client: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), 1000+i),
+			}, start, rand.IntN)
+			if loads.End(e); e == busy {
+				got++
+			}
+		}
+		if want == 0 && got > 0 || got < want {
+			t.Errorf("with an affinity of %v, the endpoint with a connection gets %d of 30 more", affinity, got)
+		}
 	}
 }

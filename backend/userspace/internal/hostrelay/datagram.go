@@ -97,7 +97,7 @@ func (r *Relay) flowOf(key flowKey) *flow {
 		return f
 	}
 	for range attempts {
-		c, ok := r.choose(&request{key: key.socket.key, client: key.client.Addr()})
+		c, ok := r.choose(&request{key: key.socket.key, client: key.client})
 		if !ok {
 			return nil
 		}

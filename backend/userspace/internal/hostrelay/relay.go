@@ -255,6 +255,7 @@ func (r *Relay) Problems() (errs []error) {
 	for _, name := range slices.SortedFunc(maps.Keys(r.returning), state.ServiceName.Compare) {
 		errs = append(errs, fmt.Errorf("service %v: endpoint %v is an address of the relay, and gets no connections: remove it from the EndpointSlice", name, r.returning[name]))
 	}
+	errs = append(errs, r.table.Problems()...)
 	return append(errs, ledger.Problems(r.places.Note(), r.o.MaxConnections, r.flowPlaces.Note(), r.o.MaxUDPFlows, time.Now())...)
 }
 
@@ -434,7 +435,7 @@ func (r *Relay) removeStale() {
 // request is a connection that has to get an endpoint.
 type request struct {
 	key    state.FrontendKey
-	client netip.Addr
+	client netip.AddrPort
 	// tried are endpoints that did not answer, or that are the relay's own addresses.
 	tried []netip.AddrPort
 }
@@ -451,11 +452,11 @@ func (r *Relay) choose(q *request) (c choice, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p, frontend := r.lookup(q.key)
-	if p == nil || !plan.Admits(frontend, q.client) {
+	if p == nil || !plan.Admits(frontend, q.client.Addr()) {
 		return c, false
 	}
 	c.port, c.frontend = p.ID, q.key
-	route, number := p.Route(frontend, r.classOf(q.client))
+	route, number := p.Route(frontend, r.classOf(q.client.Addr()))
 	for len(q.tried) < r.o.DialAttempts {
 		c.endpoint, ok = r.loads.Choose(r.o.Policy, &balance.Request{
 			Port: p, Route: route, Number: number, Client: q.client, Tried: q.tried,

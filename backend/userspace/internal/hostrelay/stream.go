@@ -186,7 +186,7 @@ func (r *Relay) serve(s *socket, client *net.TCPConn) {
 
 // connect connects to one endpoint after the other, until one accepts. It returns nil if none does.
 func (r *Relay) connect(c *conn, s *socket, peer netip.AddrPort, o *Options) *net.TCPConn {
-	q := request{key: s.key, client: peer.Addr()}
+	q := request{key: s.key, client: peer}
 	for range o.DialAttempts {
 		var ok bool
 		if c.choice, ok = r.choose(&q); !ok {

@@ -34,7 +34,7 @@ func (l Listeners) of(p *state.Port) (at [2]netip.AddrPort, relayed bool) {
 }
 
 // Base returns the base's record of s. It is s with the relay among the lingering endpoints, so that relayed connections go on. The record
-// does not say which new connections the base leads to the relay. Flows of UDP go on as long as the relay has endpoints for clients of
+// does not say which new connections the base leads to the relay. The base counts no connections of relayed ports: it has none. Flows of UDP go on as long as the relay has endpoints for clients of
 // their class.
 func (l Listeners) Base(s *state.Service) *state.Service {
 	return l.change(s, func(p *state.Port, at [2]netip.AddrPort) {
@@ -46,6 +46,9 @@ func (l Listeners) Base(s *state.Service) *state.Service {
 		}
 		slices.SortFunc(lingering, state.Endpoint.Compare)
 		p.Lingering = slices.Compact(lingering)
+		if p.Balance == state.LeastConnections {
+			p.Balance = state.Random
+		}
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
+	"github.com/switchyard-net/switchyard/internal/apportion"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -229,5 +231,77 @@ func TestSwapRestored(t *testing.T) {
 		if got != want {
 			t.Errorf("port %d belongs to %q, want %q", port, got, want)
 		}
+	}
+}
+
+// TestHashTables: routes with the same endpoints share a table, which stays while they stay. A service without room for its tables has none until there is
+// room, and is a problem.
+func TestHashTables(t *testing.T) {
+	many := func(n int) (list []state.Endpoint) {
+		for i := range n {
+			list = append(list, state.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 80)})
+		}
+		return list
+	}
+	frontend := func(i int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}), 80)
+	}
+	large := many(100) // tables of 4,093 slots
+	service := func(i int, list []state.Endpoint, ports int) *state.Service {
+		s := &state.Service{Name: state.ServiceName{Namespace: "a", Name: fmt.Sprint(i)}}
+		for n := range ports {
+			to, f := state.Route{Verdict: state.Forward, Endpoints: slices.Clone(list)}, frontend(i)
+			s.Ports = append(s.Ports, state.Port{
+				Name: fmt.Sprint(n), Protocol: state.TCP, Family: state.IPv4, Balance: state.HashClient, Internal: state.Traffic{Inside: to, Outside: to},
+				Frontends: []state.Frontend{{Kind: state.ClusterIP, Addr: f.Addr(), Port: f.Port() + uint16(n)}},
+			})
+		}
+		return s
+	}
+	var table plan.Table
+	lookup := func(i int) *plan.Port {
+		p, _, _ := table.Lookup(plan.Kind{Family: state.IPv4, Protocol: state.TCP}, frontend(i))
+		return p
+	}
+	const most = apportion.MaxServiceSlots / 4093
+	first := service(1, large, most)
+	table.Set(first)
+	had := lookup(1).Hash(2)
+	if len(had) != 4093 || &had[0] != &lookup(1).Hash(3)[0] || lookup(1).Hash(0) != nil {
+		t.Fatalf("tables of %d slots, %d for outside clients, and %d without endpoints", len(had), len(lookup(1).Hash(3)), len(lookup(1).Hash(0)))
+	}
+	changed := *first
+	changed.Ports = slices.Clone(first.Ports)
+	changed.Ports[0].Frontends = append(slices.Clone(changed.Ports[0].Frontends), state.Frontend{Kind: state.NodePort, Port: 30080})
+	if table.Set(&changed); &lookup(1).Hash(2)[0] != &had[0] {
+		t.Error("another frontend makes another table")
+	}
+	for i := 2; i <= 4; i++ { // half of the slots, for one namespace
+		table.Set(service(i, large, most))
+	}
+	if len(table.Problems()) > 0 {
+		t.Fatal(table.Problems())
+	}
+	table.Set(service(5, large, most))
+	if p := table.Problems(); lookup(5).Hash(2) != nil || len(p) != 1 || !strings.Contains(p[0].Error(), "the first is a/5") {
+		t.Errorf("without room: %v", p)
+	}
+	table.Remove(state.ServiceName{Namespace: "a", Name: "2"})
+	if p := table.Problems(); lookup(5).Hash(2) == nil || len(p) > 0 {
+		t.Errorf("with room again: %v", p)
+	}
+	table.Set(service(6, large, most+1))
+	if p := table.Problems(); lookup(6).Hash(2) != nil || len(p) != 1 || !strings.Contains(p[0].Error(), "a/6") {
+		t.Errorf("one service takes too much: %v", p)
+	}
+	table.Set(service(6, many(4093), 1))
+	if p := table.Problems(); lookup(6).Hash(2) != nil || len(p) != 1 || !strings.Contains(p[0].Error(), "more than 4092 endpoints") {
+		t.Errorf("too many endpoints: %v", p)
+	}
+	for i := range 6 {
+		table.Remove(state.ServiceName{Namespace: "a", Name: fmt.Sprint(i + 1)})
+	}
+	if p := table.Problems(); len(p) > 0 {
+		t.Errorf("in the end: %v", p)
 	}
 }

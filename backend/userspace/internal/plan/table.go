@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/switchyard-net/switchyard/internal/apportion"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -21,6 +22,8 @@ type PortID struct {
 type Port struct {
 	ID PortID
 	*state.Port
+	// tables are the tables of routes whose connections are hashed. Other routes have nil.
+	tables [Routes]*hashTable
 }
 
 // Routes is how many routes a port has: of two kinds of frontends, for two classes of clients.
@@ -63,6 +66,12 @@ type Table struct {
 	frontends map[state.FrontendKey]place
 	// changed counts the frontends that were changed since the last step.
 	changed int
+
+	// room is how many slots the tables of hashes have, and lacking the services whose tables have no room. retried is the index of the one that was tried
+	// again last. crowded are services with too many endpoints for a table.
+	room             apportion.Room
+	lacking, crowded []state.ServiceName
+	retried          int
 }
 
 // place is the port that has a frontend, and where it has it.
@@ -77,6 +86,9 @@ const stepFrontends = 256
 type service struct {
 	record *state.Service
 	ports  []Port
+	// slots are how many slots its tables have. lacks and crowded are set if it is in the list of this name.
+	slots          int
+	lacks, crowded bool
 }
 
 // Get returns the record of a service, nil if there is none.
@@ -104,15 +116,25 @@ func (t *Table) Names() iter.Seq[state.ServiceName] { return maps.Keys(t.service
 // Set adds or replaces a service. It takes over frontends that other services had. The same update also sets or removes
 // those services.
 func (t *Table) Set(s *state.Service) {
+	t.set(s)
+	t.retry()
+}
+
+func (t *Table) set(s *state.Service) {
 	if t.services == nil {
-		t.services, t.frontends = map[state.ServiceName]*service{}, map[state.FrontendKey]place{}
+		t.services, t.frontends, t.room = map[state.ServiceName]*service{}, map[state.FrontendKey]place{}, apportion.Room{}
 	}
 	old := t.services[s.Name]
 	e := &service{record: s, ports: make([]Port, len(s.Ports))}
 	t.services[s.Name] = e
 	for i := range s.Ports {
 		p := &s.Ports[i]
-		e.ports[i] = Port{ID: PortID{s.Name, p.Name, p.Protocol, p.Family}, Port: p}
+		e.ports[i] = Port{ID: PortID{Service: s.Name, Port: p.Name, Protocol: p.Protocol, Family: p.Family}, Port: p}
+	}
+	t.unhash(old)
+	t.hash(e, old)
+	for i := range s.Ports {
+		p := &s.Ports[i]
 		for n := range p.Frontends {
 			t.frontends[p.Key(&p.Frontends[n])] = place{&e.ports[i], n}
 			t.step()
@@ -139,7 +161,9 @@ func (t *Table) Restore(before map[state.ServiceName]*state.Service) {
 func (t *Table) Remove(name state.ServiceName) {
 	old := t.services[name]
 	delete(t.services, name)
+	t.unhash(old)
 	t.withdraw(old)
+	t.retry()
 }
 
 // withdraw removes the frontends that still lead to a record. It may be nil.
