@@ -21,7 +21,8 @@ const (
 	global    space = iota // sets that are not about single frontends
 	service                // frontends with an address: address . protocol . port
 	nodePort               // NodePorts: protocol . port, on any of the addresses in node-port-ips
-	numSpaces = 3
+	ranges                 // ranges of ports: the number of the frontend, which the blocks of its ports lead to
+	numSpaces = 4
 )
 
 func (s space) prefix() string {
@@ -30,6 +31,8 @@ func (s space) prefix() string {
 		return "service-"
 	case nodePort:
 		return "node-port-"
+	case ranges:
+		return "range-"
 	}
 	return ""
 }
@@ -107,6 +110,10 @@ const (
 	hashConnections // F : likewise, by the client's address and port
 	hashRefuses     // F: connections whose slot is empty are rejected
 	hashSlots       // global: number of a table . index : endpoint
+
+	// Sets in use only for ranges of ports.
+	blocks   // of the space service: address . protocol . first of the ports that have their first arg bits in common : number of the frontend
+	rangeIPs // global: addresses of ranges
 )
 
 // countKinds are the kinds of sets whose elements count.
@@ -126,6 +133,7 @@ var kindNames = map[kind]string{
 	endpoints: "endpoints", slots: "slots", reject: "reject", drop: "drop", sticky: "sticky", stickyFor: "sticky",
 	counts: "counts", rejectCounts: "reject-counts", dropCounts: "drop-counts", unserved: "localhost-unserved", localRejects: "localhost-rejects",
 	shares: "shares", hashed: "hashed", hashClients: "hash", hashConnections: "hash-ports", hashRefuses: "hash-refuses", hashSlots: "hash-slots",
+	blocks: "ranges", rangeIPs: "range-ips",
 }
 
 var masqueradeNames = [...]string{
@@ -140,7 +148,7 @@ func (id setID) name() string {
 	switch id.kind {
 	case masquerade:
 		name += "-" + masqueradeNames[id.arg]
-	case endpoints, shares, stickyFor, allowed, hashClients, hashConnections:
+	case endpoints, shares, stickyFor, allowed, hashClients, hashConnections, blocks:
 		name += "-" + strconv.Itoa(int(id.arg))
 	}
 	return name
@@ -159,6 +167,8 @@ func (s space) keyTypes(f state.Family) []nft.Type {
 		return []nft.Type{addrType(f), nft.TypeProto, nft.TypePort}
 	case nodePort:
 		return []nft.Type{nft.TypeProto, nft.TypePort}
+	case ranges:
+		return []nft.Type{nft.TypeMark}
 	}
 	return nil
 }
@@ -169,7 +179,7 @@ func (id setID) set(f state.Family) nft.Set {
 	key := id.space.keyTypes(f)
 	s := nft.Set{Name: id.name(), Key: key}
 	switch id.kind {
-	case clusterIPs, externalIPs, nodePortIPs:
+	case clusterIPs, externalIPs, nodePortIPs, rangeIPs:
 		s.Key = []nft.Type{addr}
 	case hairpin:
 		s.Key = []nft.Type{addr, addr}
@@ -185,10 +195,13 @@ func (id setID) set(f state.Family) nft.Set {
 	case slots:
 		s.Key = append(key, nft.TypeMark)
 		s.Data = []nft.Type{addr, nft.TypePort}
+		if id.space == ranges {
+			s.Data = s.Data[:1] // connections keep their port
+		}
 	case hashSlots:
 		s.Key = []nft.Type{nft.TypeMark, nft.TypeMark}
 		s.Data = []nft.Type{addr, nft.TypePort}
-	case restricted, sticky, hashClients, hashConnections:
+	case restricted, sticky, hashClients, hashConnections, blocks:
 		s.Data = []nft.Type{nft.TypeMark}
 	case counts, rejectCounts, dropCounts:
 		s.Counted = true
@@ -249,6 +262,8 @@ type shape struct {
 	share [numSpaces][numViews]uint32
 	// hash has which rules of hashing are in use, likewise.
 	hash [numSpaces][numViews]hashRules
+	// blocks are the lengths of blocks of ports in use.
+	blocks blockLengths
 	// lengths are the prefix lengths of allowed clients in use, by family.
 	lengths [2]lengths
 	// timeouts are the affinity timeouts in use, in seconds, sorted.
@@ -274,7 +289,7 @@ func (s shape) clone() shape {
 }
 
 func (s *shape) equal(o *shape) bool {
-	return s.counted == o.counted && s.class == o.class && s.share == o.share && s.hash == o.hash && s.lengths == o.lengths && s.loopback == o.loopback && slices.Equal(s.timeouts, o.timeouts)
+	return s.counted == o.counted && s.class == o.class && s.share == o.share && s.hash == o.hash && s.blocks == o.blocks && s.lengths == o.lengths && s.loopback == o.loopback && slices.Equal(s.timeouts, o.timeouts)
 }
 
 // needs makes sure that the shape has room for a set of a family.
@@ -290,6 +305,8 @@ func (s *shape) needs(f state.Family, id setID) {
 		s.hash[id.space][id.view] |= hashRule(id)
 	case allowed:
 		s.of(f)[id.arg] = true
+	case blocks:
+		s.blocks |= 1 << id.arg
 	case stickyFor:
 		if i, found := slices.BinarySearch(s.timeouts, id.arg); !found {
 			s.timeouts = slices.Insert(s.timeouts, i, id.arg)
@@ -338,6 +355,7 @@ func (s *shape) merge(o shape) {
 			s.hash[sp][v] |= o.hash[sp][v]
 		}
 	}
+	s.blocks |= o.blocks
 	for f := range s.lengths {
 		for n, used := range o.lengths[f] {
 			s.lengths[f][n] = s.lengths[f][n] || used
@@ -356,7 +374,10 @@ func shapeOf(f state.Family, names []string) shape {
 		if n, ok := suffixNumber(name, kindNames[allowed]+"-"); ok && int(n) <= 8*addrLen(f) {
 			s.needs(f, setID{kind: allowed, arg: n})
 		}
-		for _, sp := range []space{service, nodePort} {
+		if n, ok := suffixNumber(name, service.prefix()+kindNames[blocks]+"-"); ok && n <= portBits {
+			s.needs(f, setID{space: service, kind: blocks, arg: n})
+		}
+		for _, sp := range []space{service, nodePort, ranges} {
 			for _, k := range countKinds {
 				s.counted = s.counted || name == setID{space: sp, kind: k}.name()
 			}
@@ -427,6 +448,12 @@ func setIDs(f state.Family, sh *shape) []setID {
 	if sh.hashes() {
 		ids = append(ids, setID{kind: hashSlots})
 	}
+	if sh.blocks != 0 {
+		ids = append(ids, setID{kind: rangeIPs}, setID{space: ranges, kind: restricted})
+	}
+	for length := range sh.blocks.each {
+		ids = append(ids, setID{space: service, kind: blocks, arg: uint32(length)})
+	}
 	if f == state.IPv6 {
 		ids = append(ids, setID{space: nodePort, kind: unserved})
 	}
@@ -435,7 +462,7 @@ func setIDs(f state.Family, sh *shape) []setID {
 			ids = append(ids, setID{kind: allowed, arg: uint32(n)})
 		}
 	}
-	for _, s := range []space{service, nodePort} {
+	for _, s := range sh.spaces() {
 		ids = append(ids, setID{space: s, kind: split}, setID{space: s, kind: slots}, setID{space: s, kind: sticky})
 		for m := range masqueradeNames {
 			ids = append(ids, setID{space: s, kind: masquerade, arg: uint32(m)})
