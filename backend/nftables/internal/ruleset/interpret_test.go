@@ -307,7 +307,10 @@ func (in *interpreter) verdict(a attrs, name string) (code, chain string) {
 	switch name {
 	case "nat":
 		addr, _ := netip.AddrFromSlice(in.reg(a, 3)[:4])
-		in.dst = netip.AddrPortFrom(addr, binary.BigEndian.Uint16(in.reg(a, 5)))
+		in.dst = netip.AddrPortFrom(addr, in.dst.Port())
+		if _, hasPort := a.find(5); hasPort {
+			in.dst = netip.AddrPortFrom(addr, binary.BigEndian.Uint16(in.reg(a, 5)))
+		}
 		in.outcome = outcome{verdict: "to", endpoint: in.dst}
 	case "masq":
 		in.outcome.masked = true

@@ -798,7 +798,9 @@ func (sk *skeleton) translated() nft.Chain {
 	return c
 }
 
-func (sk *skeleton) learnChain(s where, p state.Protocol) string { return protocolChain(s.chain(chainLearn), p) }
+func (sk *skeleton) learnChain(s where, p state.Protocol) string {
+	return protocolChain(s.chain(chainLearn), p)
+}
 
 // learn remembers which endpoint a client of a port with affinity got, from the connection's translation, or goes on remembering it.
 // An endpoint that has just left the port has no number, and is not remembered.
