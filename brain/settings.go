@@ -1,6 +1,9 @@
 package brain
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -9,11 +12,14 @@ import (
 type Settings struct {
 	// Balance is how new connections are shared between endpoints. Session affinity wins over it.
 	Balance state.Balance
+	// Ranges are ranges of ports in addition to the ports of the Service.
+	Ranges []PortRange
 }
 
 // readers take the values of annotations into settings. They return what a value must be, if it is not, and change nothing then.
 var readers = map[string]func(s *Settings, value string) (want string){
-	model.BalanceAnnotation: readBalance,
+	model.BalanceAnnotation:    readBalance,
+	model.PortRangesAnnotation: readRanges,
 }
 
 // BadAnnotation is an annotation of a Service that counts as absent, because its value is not what Want says.
@@ -46,6 +52,11 @@ func readSettings(svc *model.Service) (s Settings, bad []BadAnnotation) {
 		if want := read(&s, a.Value); want != "" {
 			bad = append(bad, BadAnnotation{a, want})
 		}
+	}
+	if want := rangesClash(s.Ranges, svc.Ports); want != "" {
+		s.Ranges = nil
+		bad = append(bad, BadAnnotation{model.Annotation{Name: model.PortRangesAnnotation, Value: svc.Annotation(model.PortRangesAnnotation)}, want})
+		slices.SortFunc(bad, func(a, b BadAnnotation) int { return strings.Compare(a.Name, b.Name) })
 	}
 	return s, bad
 }

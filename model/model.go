@@ -127,15 +127,25 @@ const WeightAnnotation = "switchyard.net/weight"
 const (
 	// BalanceAnnotation is how new connections are shared between endpoints.
 	BalanceAnnotation = "switchyard.net/balance"
+	// PortRangesAnnotation is a list of ranges of ports that the Service has in addition to its ports.
+	PortRangesAnnotation = "switchyard.net/port-ranges"
 )
 
 // ServiceAnnotations are the names of all annotations of Services that count, sorted.
-var ServiceAnnotations = [...]string{BalanceAnnotation}
+var ServiceAnnotations = [...]string{BalanceAnnotation, PortRangesAnnotation}
+
+// AnnotationBytes returns how many bytes of an annotation's value count: more for a list.
+func AnnotationBytes(name string) int {
+	if name == PortRangesAnnotation {
+		return 2560 // 64 ranges of 40 bytes
+	}
+	return 256
+}
 
 // Annotation is an annotation of a Service.
 type Annotation struct {
 	Name string
-	// Value is the value as it stands, up to 256 bytes. A longer one is cut and ends with "…", which is valid for no annotation.
+	// Value is the value as it stands, up to [AnnotationBytes]. A longer one is cut and ends with "…", which is valid for no annotation.
 	Value string
 }
 

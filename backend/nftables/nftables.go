@@ -192,7 +192,7 @@ func (b *Backend) own(ctx context.Context) error {
 		b.log.Info("this kernel cannot keep others from changing tables; changes of ours are found and repaired",
 			"lacks", nft.PersistentTables.Name, "since", nft.PersistentTables.Since)
 	}
-	b.features = state.Weights
+	b.features = state.Weights | state.Ranges
 	if hashes, err := b.kernel.Has(nft.Hashing); hashes {
 		b.features |= state.Balances
 	} else {

@@ -119,6 +119,8 @@ func withoutPorts(pick func(state.Route) state.Route) func(state.Route) state.Ro
 		for i := range r.Endpoints {
 			r.Endpoints[i].Addr = netip.AddrPortFrom(r.Endpoints[i].Addr.Addr(), 0)
 		}
+		slices.SortFunc(r.Endpoints, state.Endpoint.Compare)
+		r.Endpoints = slices.CompactFunc(r.Endpoints, func(a, b state.Endpoint) bool { return a.Addr == b.Addr })
 		return r
 	}
 }
