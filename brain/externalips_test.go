@@ -112,6 +112,8 @@ func TestConfigEqual(t *testing.T) {
 				c.NodePorts.CIDRs = prefixes("192.0.2.0/25")
 			case []netip.Prefix:
 				c.ExternalIPs = prefixes("192.0.2.0/25")
+			case []netip.Addr:
+				c.NoRanges = addrs("192.0.2.1")
 			default:
 				t.Fatalf("the test cannot change %s", fields.Field(i).Name)
 			}

@@ -368,10 +368,9 @@ func (c *cluster) spreadsByWeight() (weighted, even bool) {
 	return weighted, !weighted
 }
 
-// hashes reports whether the dataplane is known to choose endpoints by hashes where a Service asks for it. A dataplane that follows the API tells the
-// server alone.
-func (c *cluster) hashes() bool {
-	return c.follower == nil && backend.FeaturesOf(c.backend)&state.Balances != 0
+// programs reports whether the dataplane is known to program a feature. A dataplane that follows the API tells the server alone.
+func (c *cluster) programs(feature state.Features) bool {
+	return c.follower == nil && backend.FeaturesOf(c.backend)&feature != 0
 }
 
 // makeUnknown has what changes of a service from now on served with a value that no dataplane knows.
