@@ -86,6 +86,9 @@ type Frontend struct {
 	Protocol string         `json:"protocol"`
 	// Port is the name of the Service's port.
 	Port string `json:"port,omitempty"`
+	// FirstPort and LastPort are those of the range that the port is in, if it is one.
+	FirstPort uint16 `json:"firstPort,omitempty"`
+	LastPort  uint16 `json:"lastPort,omitempty"`
 	// Restricted reports whether only clients in Sources may connect.
 	Restricted bool           `json:"restricted,omitempty"`
 	Sources    []netip.Prefix `json:"sources,omitempty"`
