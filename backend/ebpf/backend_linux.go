@@ -205,10 +205,10 @@ func (b *Backend) note(err error) {
 	}
 }
 
-// Features implements [backend.Featured]. Hooks draw by weight. The base does so for all other connections. It refuses the share of a route, and
-// it hashes.
+// Features implements [backend.Featured]. Hooks draw by weight. The base does so for all other connections. It refuses the share of a route, hashes,
+// and serves ranges of ports.
 func (b *Backend) Features() state.Features {
-	return backend.FeaturesOf(b.base) & (state.Weights | state.Balances)
+	return backend.FeaturesOf(b.base) & (state.Weights | state.Balances | state.Ranges)
 }
 
 // Apply makes the hooks and their base show u. See [backend.Backend].

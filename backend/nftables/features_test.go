@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"net/netip"
 	"math"
+	"net/netip"
 	"slices"
 	"strconv"
 
