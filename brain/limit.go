@@ -7,7 +7,7 @@ import (
 
 // MaxEntries limits the entries of one service, regardless of [Config.MaxEntries]. Entries measure the cost of a
 // service on a node. Each endpoint behind a frontend is one entry, and each source that a frontend admits is one. A
-// frontend counts as five, that of a range of ports as 35, and a port of a family as five more. Endpoints of a port with weights count as two each.
+// frontend counts as five, a range of ports at an address as 35, and a port of a family as five more. Endpoints of a port with weights count as two each.
 //
 // A record travels in one message of switchyard.localnet.v1, and clients accept messages of up to 64 MiB. An entry
 // takes at most 38 bytes: an IPv6 endpoint on this node in all four routes of a port with one frontend. So a record

@@ -20,7 +20,7 @@ type PortRange struct {
 // MaxRanges is how many ranges a Service may have. A range for several protocols counts once for each.
 const MaxRanges = 64
 
-// rangeEntries is the cost of a range at an address, in addition to that of a frontend: a dataplane has up to 30 blocks of ports for it.
+// rangeEntries is the cost of a range at an address, in addition to the cost of a frontend: a dataplane has up to 30 blocks of ports for it.
 const rangeEntries = 30
 
 // wantRanges completes the sentence "the value is not ...".
@@ -79,7 +79,7 @@ func parseRange(item string) (r PortRange, protocols []state.Protocol, ok bool) 
 	return r, protocols, okFirst && okLast && r.First < r.Last
 }
 
-// isPortName reports whether a name has the form of those of Service ports.
+// isPortName reports whether a name has the form of a Service port's name.
 func isPortName(name string) bool {
 	return name != "" && len(name) <= 63 && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == "" && name[0] != '-' && name[len(name)-1] != '-'
 }
@@ -116,8 +116,8 @@ type RangeRefusal struct {
 	Is string
 }
 
-// RefuseRanges returns the addresses of a service that get no ranges, although the service asks for some: those of nodes, API servers and the
-// process's own source. Otherwise a range could take the connections to the kubelet or to ssh. holder is as for [AdmitExternalIPs]. A load balancer's
+// RefuseRanges returns the addresses of a service that get no ranges, although the service asks for some. They are addresses of nodes, of API servers and of
+// the process's own source. Otherwise a range could take the connections to the kubelet or to ssh. holder is as for [AdmitExternalIPs]. A load balancer's
 // agent may add the load balancer IP to an interface of this node, which is no reason to refuse it.
 func RefuseRanges(cfg *Config, svc *model.Service, holder func(netip.Addr) Holder) (refused []RangeRefusal) {
 	if skips(cfg, svc) != "" || len(SettingsOf(svc).Ranges) == 0 {
@@ -137,7 +137,7 @@ func RefuseRanges(cfg *Config, svc *model.Service, holder func(netip.Addr) Holde
 	return refused
 }
 
-// rangeFrontends returns the frontends of ranges among those of ports: all but the addresses that get none.
+// rangeFrontends returns the frontends of a range: all frontends of a port but the addresses that get no range.
 func (c *Config) rangeFrontends(frontends []state.Frontend) []state.Frontend {
 	if len(c.NoRanges) == 0 {
 		return frontends

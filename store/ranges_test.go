@@ -184,7 +184,7 @@ func TestRangesOfANode(t *testing.T) {
 	}
 }
 
-// TestRangesOfNodeAddresses: an address of a node, or of an API server, gets no range, whoever names it. The rest of the service is served, and has its
+// TestRangesOfNodeAddresses: an address of a node, or of an API server, gets no range, by any field. The rest of the service is served, and has its
 // ranges once the node is gone.
 func TestRangesOfNodeAddresses(t *testing.T) {
 	s := New(Options{Brain: brain.Config{NodeName: "n", NodeExternalIPs: true}})

@@ -553,7 +553,7 @@ func checkSlotsOf(h holdings, p *state.Port, f *state.Frontend, tables map[strin
 	return count, nil
 }
 
-// spaceAndKey returns the prefix of the sets of a frontend, and its key there. That of a range is the number to which a few of its ports lead. The
+// spaceAndKey returns the prefix of the sets of a frontend, and its key there. The key of a range is the number to which a few of its ports lead. The
 // ports next to them must lead elsewhere.
 func spaceAndKey(h holdings, p *state.Port, f *state.Frontend) (space, key string, err error) {
 	switch {

@@ -65,7 +65,7 @@ func (a *Answer) Compare(k Kernel) {
 	}
 	if f := a.Frontend; f != nil && f.LastPort != 0 {
 		k.Endpoints = slices.Clone(k.Endpoints)
-		for i, e := range k.Endpoints { // those of a range have no port
+		for i, e := range k.Endpoints { // the endpoints of a range have no port
 			k.Endpoints[i] = netip.AddrPortFrom(e.Addr(), f.Addr.Port())
 		}
 	}

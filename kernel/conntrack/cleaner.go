@@ -160,7 +160,7 @@ func (c *Cleaner) Note(old, new *state.Service) {
 func (c *Cleaner) suspect(f state.FrontendKey, now, was serving, existed bool) {
 	p := c.pending[f]
 	s := suspect{
-		// A range has no flows before it exists: they would be those of single ports within it.
+		// A range has no flows before it exists: they would be flows of single ports within it.
 		serving: now, noted: c.noted, anybody: p.anybody || !existed && f.LastPort == 0, untranslated: p.untranslated || len(was.endpoints) == 0,
 	}
 	s.leave(p.gone)

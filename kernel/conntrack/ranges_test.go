@@ -73,7 +73,7 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestRangesAtStart: at the start, flows of a range go that none of its endpoints answers, but none of the single ports of others.
+// TestRangesAtStart: at the start, flows of a range go that none of its endpoints answers, but no flows of single ports of other services.
 func TestRangesAtStart(t *testing.T) {
 	table := &fakeTable{flows: []Flow{
 		flow("10.96.0.1:5001", "10.244.0.1:5001"), flow("10.96.0.1:5002", "10.244.0.9:5002"), flow("10.96.0.1:5060", "10.244.0.1:5060"),

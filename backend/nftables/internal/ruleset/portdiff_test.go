@@ -111,7 +111,7 @@ func anyPort(rng *rand.Rand, was *state.Port, name string, number, i int) state.
 	return p
 }
 
-// withoutPorts makes the endpoints of routes those of ranges.
+// withoutPorts takes the ports out of the endpoints of routes, as ranges have them.
 func withoutPorts(pick func(state.Route) state.Route) func(state.Route) state.Route {
 	return func(r state.Route) state.Route {
 		r = pick(r)

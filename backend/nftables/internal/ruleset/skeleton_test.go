@@ -62,8 +62,8 @@ func TestGoldenSkeleton(t *testing.T) {
 	checkGolden(t, goldenSkeleton, p.Write)
 }
 
-// withRanges is a shape with what ranges can need, and little else. Each length of blocks has the same rules: those of all ports, of one port, and of
-// some are there.
+// withRanges is a shape with what ranges can need, and little else. Each length of blocks has the same rules. The lengths for all ports, for one
+// port, and one in between are there.
 func withRanges() *shape {
 	s := &shape{counted: true}
 	for _, length := range []uint32{0, 13, portBits} {
