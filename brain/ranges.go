@@ -20,12 +20,11 @@ type PortRange struct {
 // MaxRanges is how many ranges a Service may have. A range for several protocols counts once for each.
 const MaxRanges = 64
 
-// rangeEntries is the cost of a range at an address, in addition to the cost of a frontend: a dataplane has up to 30 blocks of ports for it.
+// rangeEntries is the cost of a range at an address, in addition to the cost of a frontend. A dataplane has up to 30 blocks of ports for it.
 const rangeEntries = 30
 
 // wantRanges completes the sentence "the value is not ...".
-const wantRanges = `a list such as "rtp=10000-19999/UDP, all=*": up to 64 ranges from 1 to 65535 with commas in between, each with a name that no port of the ` +
-	`Service has and, unless it is for all of them, TCP, UDP or SCTP, and without a port in common with another one`
+const wantRanges = `a list such as "rtp=10000-19999/UDP, all=*" of up to 64 ranges of ports without overlaps and with names that no port of the Service has`
 
 // readRanges reads a list of items "name=first-last" or "name=*", with "/PROTOCOL" behind it unless they are for all protocols.
 func readRanges(s *Settings, value string) (want string) {

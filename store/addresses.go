@@ -24,8 +24,8 @@ type addresses struct {
 	apiServers map[netip.Addr]brain.Holder // the endpoints of the API server's service
 	of         map[string][]netip.Addr     // by the node's name
 	nodes      map[netip.Addr]int          // how many nodes have an address
-	// externals are the services by their externalIPs, and by the load balancer IPs of those with ranges of ports, so that a node's address costs only
-	// the services that name it.
+	// externals are the services by their externalIPs, so that a node's address costs only the services that name it. Services with ranges of ports
+	// are also there by their load balancer IPs.
 	externals map[netip.Addr]map[*service]struct{}
 }
 

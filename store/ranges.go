@@ -14,9 +14,8 @@ import (
 // maxRanges is how many ranges of ports, at all addresses together, a state has. A dataplane has up to 30 blocks of ports for each.
 const maxRanges = 4096
 
-// ranges arbitrates between ranges of ports, in the order of all claims ([bid.compare]). A claim gets its range if it has no port in common with a
-// range that an earlier claim has got at the same address, and none does otherwise: the later one loses the whole range. Single ports of
-// other services within it do not count: they win in the dataplane.
+// ranges arbitrates between ranges of ports, in the order of all claims ([bid.compare]). A claim gets its range if no earlier claim has got a port of it
+// at the same address. Otherwise it loses the whole range. Single ports of other services within it do not count: they win in the dataplane.
 //
 // A change of any range looks at all that are in the state: at most maxRanges, and those that lost to them.
 type ranges struct {
@@ -146,4 +145,3 @@ func (in *inputs) withoutRanges(refused []brain.RangeRefusal) {
 	}
 	in.brain, in.noRanges = &cfg, refused
 }
-

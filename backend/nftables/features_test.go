@@ -59,7 +59,7 @@ func withFeatures(s *state.Service, seed uint64) *state.Service {
 	return withRanges(&dressed, seed)
 }
 
-// withRanges returns a record with a range in addition for each address of its first port, and endpoints of that port behind it.
+// withRanges returns a record with a range in addition for each cluster IP of its first port, and endpoints of that port behind it.
 func withRanges(s *state.Service, seed uint64) *state.Service {
 	if len(s.Ports) == 0 {
 		return s
@@ -67,22 +67,16 @@ func withRanges(s *state.Service, seed uint64) *state.Service {
 	h := fnv.New64a()
 	fmt.Fprint(h, seed, s.Name, len(s.Ports[0].Internal.Inside.Endpoints)/4)
 	number := h.Sum64()
+	first := uint16(1 + number>>8%20_000)
 	p := s.Ports[0]
-	p.Frontends = slices.DeleteFunc(slices.Clone(p.Frontends), func(f state.Frontend) bool { return f.Kind == state.NodePort })
-	if number%2 == 0 || len(p.Frontends) == 0 {
+	p.Frontends = slices.DeleteFunc(slices.Clone(p.Frontends), func(f state.Frontend) bool { return f.Kind != state.ClusterIP })
+	taken := slices.ContainsFunc(s.Ports, func(p state.Port) bool { return p.Frontends[0].Port == first })
+	if number%2 == 0 || len(p.Frontends) == 0 || taken {
 		return s
 	}
-	p.Name, p.Lingering = "range "+p.Name, nil
-	first := uint16(1 + number>>8%20_000)
+	p.Name, p.Lingering, p.External = "range "+p.Name, nil, state.Traffic{}
 	for i := range p.Frontends {
 		p.Frontends[i].Port, p.Frontends[i].LastPort = first, first+1+uint16(number>>32%40_000)
-	}
-	isClusterIP := func(f state.Frontend) bool { return f.Kind == state.ClusterIP }
-	if !slices.ContainsFunc(p.Frontends, isClusterIP) {
-		p.Internal = state.Traffic{}
-	}
-	if !slices.ContainsFunc(p.Frontends, func(f state.Frontend) bool { return !isClusterIP(f) }) {
-		p.External = state.Traffic{}
 	}
 	for _, r := range p.Routes() {
 		r.Endpoints = slices.Clone(r.Endpoints)

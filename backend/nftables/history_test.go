@@ -220,9 +220,17 @@ func eachUDPFrontend(s *state.Service, fn func(netip.AddrPort, []state.Endpoint)
 		serving := slices.Concat(p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints, p.External.Inside.Endpoints,
 			p.External.Outside.Endpoints, p.Lingering)
 		for _, f := range p.Frontends {
-			if f.Kind != state.NodePort {
-				fn(netip.AddrPortFrom(f.Addr, f.Port), serving)
+			if f.Kind == state.NodePort {
+				continue
 			}
+			at := serving
+			if f.LastPort != 0 { // the flows keep their port
+				at = slices.Clone(serving)
+				for i := range at {
+					at[i].Addr = netip.AddrPortFrom(at[i].Addr.Addr(), f.Port)
+				}
+			}
+			fn(netip.AddrPortFrom(f.Addr, f.Port), at)
 		}
 	}
 }

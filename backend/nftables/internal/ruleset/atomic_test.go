@@ -175,7 +175,12 @@ func wantRoute(p *state.Port, r *state.Route, got outcome, remembered netip.Addr
 }
 
 // atomicStates are records of one service that commits change between.
-func atomicStates() map[string]*state.Service {
+func atomicStates() map[string]*state.Service { return anyStates(false) }
+
+// rangeStates are some of a service with ranges of ports.
+func rangeStates() map[string]*state.Service { return anyStates(true) }
+
+func anyStates(ofRanges bool) map[string]*state.Service {
 	nodePort := state.Frontend{Kind: state.NodePort, Port: 30080}
 	balancer := state.Frontend{Kind: state.LoadBalancer, Addr: addr("203.0.113.1"), Port: 80}
 	clusterIP := state.Frontend{Kind: state.ClusterIP, Addr: addr("10.96.0.1"), Port: 80}
@@ -226,16 +231,21 @@ func atomicStates() map[string]*state.Service {
 		slices.SortFunc(s.Ports, func(a, b state.Port) int { return a.Compare(&b) })
 		return s
 	}
+	if ofRanges {
+		return map[string]*state.Service{
+			"range":             asRange(70, 90, service(0, internal(1, 3), cluster(1, 3))),
+			"wider range":       asRange(1, 65535, service(0, internal(4, 3), local(eps(4, 3), eps(4, 1)))),
+			"other blocks":      asRange(79, 81, service(0, internal(1, 3), cluster(1, 3))),
+			"range of none":     asRange(80, 95, service(0, internal(0, 0), local(eps(1, 3), drop))),
+			"range and port":    withPort(asRange(64, 95, service(0, internal(1, 3), cluster(1, 3))), 80),
+			"range, other port": withPort(asRange(60, 95, service(0, internal(1, 3), cluster(1, 3))), 81),
+			"range, weighted":   asRange(80, 81, service(0, internalTo(weightedRoute(5, 3, 1, 1)), local(weightedRoute(0, 1, 1, 18), weightedRoute(0, 5)))),
+			"range, hashed":     asRange(80, 85, hashed(state.HashClient, service(0, internal(1, 3), cluster(1, 3)))),
+			"range, restricted": asRange(70, 90, service(0, internal(1, 3), cluster(1, 3), prefix("192.0.2.96/27"))),
+			"range, sticky":     asRange(70, 90, service(sticky, internal(1, 3), local(eps(1, 3), eps(1, 1)))),
+		}
+	}
 	return map[string]*state.Service{
-		"range":               asRange(70, 90, service(0, internal(1, 3), cluster(1, 3))),
-		"wider range":         asRange(1, 65535, service(0, internal(4, 3), local(eps(4, 3), eps(4, 1)))),
-		"other blocks":        asRange(79, 81, service(0, internal(1, 3), cluster(1, 3))),
-		"range of none":       asRange(80, 95, service(0, internal(0, 0), local(eps(1, 3), drop))),
-		"range and port":      withPort(asRange(64, 95, service(0, internal(1, 3), cluster(1, 3))), 80),
-		"range, other port":   withPort(asRange(60, 95, service(0, internal(1, 3), cluster(1, 3))), 81),
-		"range, weighted":     asRange(80, 81, service(0, internalTo(weightedRoute(5, 3, 1, 1)), local(weightedRoute(0, 1, 1, 18), weightedRoute(0, 5)))),
-		"range, hashed":       asRange(80, 85, hashed(state.HashClient, service(0, internal(1, 3), cluster(1, 3)))),
-		"range, restricted":   asRange(70, 90, service(0, internal(1, 3), cluster(1, 3), prefix("192.0.2.96/27"))),
 		"absent":              nil,
 		"no endpoints":        service(0, internal(0, 0), cluster(0, 0)),
 		"1":                   service(0, internal(1, 1), cluster(1, 1)),
@@ -426,7 +436,20 @@ func (w *world) onlyRanges() *world {
 // TestCommitBetweenLookups changes a service between any two lookups of a packet. The outcome of the connection must be right
 // before the commit or after it.
 func TestCommitBetweenLookups(t *testing.T) {
-	states := atomicStates()
+	commitBetweenLookups(t, atomicStates())
+}
+
+// TestCommitBetweenLookupsOfRanges does so with a service that has ranges of ports, or gets or loses them.
+func TestCommitBetweenLookupsOfRanges(t *testing.T) {
+	states, others := rangeStates(), atomicStates()
+	for _, name := range []string{"absent", "1", "1-3 local 1", "4-6 restricted"} {
+		states[name] = others[name]
+	}
+	commitBetweenLookups(t, states)
+}
+
+func commitBetweenLookups(t *testing.T, states map[string]*state.Service) {
+	t.Helper()
 	names := slices.Sorted(maps.Keys(states))
 	found := map[string]int{}
 	for _, o := range []*Settings{testSettings(state.IPv4), counting(testSettings())} {

@@ -40,7 +40,7 @@ func (k elementKey) compare(o elementKey) int {
 		cmp.Compare(k.set.kind, o.set.kind), cmp.Compare(k.set.arg, o.set.arg), bytes.Compare(k.key[:], o.key[:]))
 }
 
-// frontend returns what frontendKeys yields for the frontend that the element belongs to, if its set is not global and its key does not begin with a
+// frontend returns what frontendKeys yields for the frontend that the element belongs to. The set is not global, and its key does not begin with a
 // number.
 func (k elementKey) frontend() elementKey {
 	if k.set.kind == blocks {

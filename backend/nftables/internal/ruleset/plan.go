@@ -27,7 +27,7 @@ type Plan struct {
 	shape     shape
 
 	tables []tablePlan
-	// lengthens is set if there are ranges of addresses or blocks of ports of lengths that the rules of a table do not ask for yet.
+	// lengthens is set if ranges of addresses, or blocks of ports, have lengths that the rules of a table do not ask for yet.
 	lengthens bool
 	sets      map[tableSet]*setPlan
 	order     []*setPlan // the values of sets, in the order in which they were needed

@@ -11,10 +11,10 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Ranges of ports. A range is cut into blocks: each has all ports whose first bits are the same, and there is a map of blocks for each number of bits.
-// A block leads to the number of its frontend. The number is the key of the frontend in the sets of the space of ranges. Otherwise these sets are as in
-// the other spaces. So a range takes at most 30 blocks, and nothing else for each port. A hash takes a change of one element at no cost for the others,
-// which a set of intervals does not.
+// Ranges of ports. A range is cut into blocks. All ports of a block have their first bits in common, and there is a map of blocks for each number of
+// bits. A block leads to the number of its frontend. The number is the key of the frontend in the sets of the space of ranges. Otherwise these sets are
+// as in the other spaces. So a range takes at most 30 blocks, and nothing else for each port. A hash takes a change of one element at no cost for
+// the others. A set of intervals does not.
 //
 // The rules of this space are there once for each length of blocks, because a rule cannot hand a number on to the next one. A packet comes to them
 // after all single ports, so that these win and pay nothing.
@@ -113,7 +113,7 @@ func numberElement(f state.Family, number uint32) element {
 	return e
 }
 
-// frontendKeys yields the keys by which the elements of a frontend are found that have its address or port: one, or the keys of the blocks of a range.
+// frontendKeys yields the keys of a frontend's elements that have its address or port. A range has a key for each block.
 func frontendKeys(p *state.Port, f *state.Frontend) iter.Seq[elementKey] {
 	return func(yield func(elementKey) bool) {
 		if f.LastPort == 0 {
