@@ -424,6 +424,26 @@ func (w *world) hasPort(c *connection) bool {
 	})
 }
 
+// restricts reports whether not everybody may connect to some frontend.
+func (w *world) restricts() bool {
+	return w.service != nil && slices.ContainsFunc(w.service.Ports, func(p state.Port) bool { return isRestricted(&p) })
+}
+
+// unrestricted returns the world without source ranges. It is for questions about the record alone.
+func (w *world) unrestricted() *world {
+	n, s := *w, *w.service
+	s.Ports = slices.Clone(s.Ports)
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		p.Frontends = slices.Clone(p.Frontends)
+		for j := range p.Frontends {
+			p.Frontends[j].Restricted = false
+		}
+	}
+	n.service = &s
+	return &n
+}
+
 // onlyRanges returns the world without single ports. It is for questions about the record alone.
 func (w *world) onlyRanges() *world {
 	n := *w
@@ -481,6 +501,10 @@ func commitBetweenLookups(t *testing.T, states map[string]*state.Service) {
 							unmarked := outcome{got.verdict, got.endpoint, !got.masked}
 							if !before.hasPort(&c) && after.hasPort(&c) &&
 								(after.want(o, &c, unmarked, remembered) || after.hasRange() && after.onlyRanges().want(o, &c, got, remembered)) {
+								continue
+							}
+							// ADR 48: a range that a commit restricts.
+							if after.hasRange() && !before.restricts() && after.restricts() && after.unrestricted().want(o, &c, got, remembered) {
 								continue
 							}
 							key := fmt.Sprintf("pods %v: %s: %q to %q: %v", len(o.LocalDetector.ClusterCIDRs) > 0, c.name, from, to, got)
