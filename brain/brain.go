@@ -47,6 +47,8 @@ type Config struct {
 	Ping bool
 	// AcceptAnnotationsOf are some of the [AnnotationDomains], whose annotations count where ours are absent. Of several, the first one counts.
 	AcceptAnnotationsOf []string
+	// NoRanges are addresses that get no ranges of ports. See [RefuseRanges].
+	NoRanges []netip.Addr
 }
 
 // Equal reports whether two configurations are the same in every field.
@@ -54,7 +56,7 @@ func (c *Config) Equal(o *Config) bool {
 	return c.NodeName == o.NodeName && c.ServiceProxyName == o.ServiceProxyName && c.LocalDetector.Equal(o.LocalDetector) &&
 		c.NodePorts.Equal(o.NodePorts) && c.MasqueradeAll == o.MasqueradeAll && slices.Equal(c.ExternalIPs, o.ExternalIPs) && c.NodeExternalIPs == o.NodeExternalIPs &&
 		c.IgnoreExternalIPs == o.IgnoreExternalIPs && c.MaxEntries == o.MaxEntries && c.MaxFrontends == o.MaxFrontends && c.TCPLingers == o.TCPLingers &&
-		c.Ping == o.Ping && slices.Equal(c.AcceptAnnotationsOf, o.AcceptAnnotationsOf)
+		c.Ping == o.Ping && slices.Equal(c.AcceptAnnotationsOf, o.AcceptAnnotationsOf) && slices.Equal(c.NoRanges, o.NoRanges)
 }
 
 // Families is a set of IP families.
@@ -95,14 +97,14 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 	b := newBudget(cfg)
 	// Constants keep these off the heap; few services have more.
 	scratch, parts := make(candidates, 0, 16), make([]part, 0, 4)
-	claims, addresses := claimsOf(make([]claim, 0, 8), make([]state.Frontend, 0, 4), cfg, svc, admitted, &b, why)
+	settings := SettingsOf(cfg, svc)
+	claims, addresses := claimsOf(make([]claim, 0, 8), make([]state.Frontend, 0, 4), cfg, svc, settings.Ranges, admitted, &b, why)
 	if len(claims) == 0 {
 		why.notRouted(NothingToRoute)
 		return nil
 	}
-	settings := SettingsOf(cfg, svc)
 	why.settings(settings)
-	ports := frame(claims, &addresses)
+	ports := frame(cfg, claims, &addresses)
 	supply := newSupply(cfg, from, len(svc.Ports))
 	var joins [2]joiner // by family
 	health := newHealth(svc)
@@ -116,7 +118,7 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 		if p.Protocol == state.TCP { // only its connections can be reset
 			p.DrainSeconds = settings.DrainSeconds
 		}
-		parts = supply.of(parts[:0], portKey{p.Name, p.Protocol, p.Family})
+		parts = supply.forClaim(parts[:0], &claims[i])
 		scratch = scratch[:0]
 		fits := b.endpoints(&claims[i], parts)
 		if fits {

@@ -71,11 +71,14 @@ func checkPort(p *state.Port) error {
 		if err := checkFrontend(p.Family, f); err != nil {
 			return fmt.Errorf("frontend %+v: %w", f, err)
 		}
+		if (f.LastPort != 0) != isRange(p) {
+			return errors.New("ranges and single ports")
+		}
 	}
-	if err := checkTraffic(p.Family, &p.Internal, internal); err != nil {
+	if err := checkTraffic(p, &p.Internal, internal); err != nil {
 		return fmt.Errorf("internal: %w", err)
 	}
-	if err := checkTraffic(p.Family, &p.External, external); err != nil {
+	if err := checkTraffic(p, &p.External, external); err != nil {
 		return fmt.Errorf("external: %w", err)
 	}
 	return checkLingering(p)
@@ -87,6 +90,8 @@ func checkFrontend(family state.Family, f state.Frontend) error {
 		return errors.New("unknown kind")
 	case f.Port == 0:
 		return errors.New("port 0")
+	case f.LastPort != 0 && (f.LastPort <= f.Port || f.Kind == state.NodePort):
+		return errors.New("no range, or one of node ports")
 	case f.Kind == state.NodePort && f.Addr.IsValid():
 		return errors.New("a node port with an address")
 	case f.Kind != state.NodePort && !proper(family, f.Addr):
@@ -106,7 +111,7 @@ func checkFrontend(family state.Family, f state.Frontend) error {
 	return nil
 }
 
-func checkTraffic(family state.Family, t *state.Traffic, used bool) error {
+func checkTraffic(p *state.Port, t *state.Traffic, used bool) error {
 	if !used && !t.Equal(&state.Traffic{}) {
 		return fmt.Errorf("there is no frontend for %+v", t)
 	}
@@ -117,14 +122,16 @@ func checkTraffic(family state.Family, t *state.Traffic, used bool) error {
 		if (r.Verdict == state.Forward) != (len(r.Endpoints) > 0) {
 			return fmt.Errorf("verdict %v with %d endpoints", r.Verdict, len(r.Endpoints))
 		}
-		if err := checkEndpoints(family, r.Endpoints); err != nil {
+		if err := checkEndpoints(p, r.Endpoints); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func checkEndpoints(family state.Family, eps []state.Endpoint) error {
+func isRange(p *state.Port) bool { return p.Frontends[0].LastPort != 0 }
+
+func checkEndpoints(p *state.Port, eps []state.Endpoint) error {
 	if !ascending(eps, state.Endpoint.Compare) {
 		return errors.New("endpoints are not in order or not distinct")
 	}
@@ -132,7 +139,7 @@ func checkEndpoints(family state.Family, eps []state.Endpoint) error {
 		return errors.New("an endpoint has an address that no endpoint can have")
 	}
 	for _, e := range eps {
-		if e.Addr.Port() == 0 || !proper(family, e.Addr.Addr()) {
+		if (e.Addr.Port() == 0) != isRange(p) || !proper(p.Family, e.Addr.Addr()) {
 			return fmt.Errorf("endpoint %v is not one of the family", e.Addr)
 		}
 	}
@@ -150,7 +157,7 @@ func checkLingering(p *state.Port) error {
 			}
 		}
 	}
-	return checkEndpoints(p.Family, p.Lingering)
+	return checkEndpoints(p, p.Lingering)
 }
 
 // proper reports whether ip is one that a record of the family may hold.

@@ -117,6 +117,14 @@ func newSupply(cfg *Config, slices []*model.EndpointSlice, ports int) supply {
 	return su
 }
 
+// forClaim returns the parts of the slices for a claim, in no order, perhaps in buf.
+func (su *supply) forClaim(buf []part, c *claim) []part {
+	if c.last != 0 {
+		return su.ofRange(buf, c.family)
+	}
+	return su.of(buf, portKey{c.port.Name, c.port.Protocol, c.family})
+}
+
 // of returns the parts of the slices for a port, in no order, perhaps in buf.
 func (su *supply) of(buf []part, key portKey) []part {
 	if su.index != nil {

@@ -22,6 +22,8 @@ type Refusal struct {
 type Holder struct {
 	// Is completes the sentence "externalIP ADDR is ...", as in "the address of a node".
 	Is string
+	// Interface means that nothing else is known of the address than that an interface of this node has it.
+	Interface bool
 	// Ports are the TCP ports at which this node, or others, reach the API server there.
 	Ports []uint16
 }

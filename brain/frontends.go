@@ -10,16 +10,19 @@ import (
 )
 
 // frame returns the ports of claims, with their frontends. addresses are the addresses of the service, by family.
-func frame(claims []claim, addresses *[2]vips) []state.Port {
+func frame(cfg *Config, claims []claim, addresses *[2]vips) []state.Port {
 	out := make([]state.Port, 0, len(claims))
 	for i := range claims {
 		c := &claims[i]
 		frontends := make([]state.Frontend, 0, c.frontends)
-		if c.hasVIPs {
-			frontends = append(frontends, addresses[indexOf(c.family)].frontends...)
+		switch vips := &addresses[indexOf(c.family)]; {
+		case c.last != 0:
+			frontends = append(frontends, cfg.rangeFrontends(vips.frontends)...)
+		case c.hasVIPs:
+			frontends = append(frontends, vips.frontends...)
 		}
 		for k := range frontends {
-			frontends[k].Port = c.port.Port
+			frontends[k].Port, frontends[k].LastPort = c.port.Port, c.last
 		}
 		if c.hasNodePort {
 			frontends = append(frontends, state.Frontend{Kind: state.NodePort, Port: c.port.NodePort})
@@ -45,11 +48,11 @@ func indexOf(family state.Family) int {
 //   - the externalIPs that cfg allows, for any type,
 //   - for types NodePort and LoadBalancer the node port, if there is one.
 //
-// A frontend occurs once in a service. If several ports want the same frontend, the first in spec order gets it. Ports
-// that b has no room for are left out. The ports are in spec order, IPv4 before IPv6. The addresses, by family, may be
+// A frontend occurs once in a service. If several ports want the same frontend, the first in spec order gets it. The ranges of ports follow, which
+// have no node ports. Ports that b has no room for are left out. The ports are in spec order, IPv4 before IPv6. The addresses, by family, may be
 // in frontends. why may be nil.
 func claimsOf(
-	buf []claim, frontends []state.Frontend, cfg *Config, svc *model.Service, admitted Families, b *budget, why *Explanation,
+	buf []claim, frontends []state.Frontend, cfg *Config, svc *model.Service, ranges []PortRange, admitted Families, b *budget, why *Explanation,
 ) ([]claim, [2]vips) {
 	var addresses [2]vips
 	families := make([]state.Family, 0, 2)
@@ -94,7 +97,7 @@ func claimsOf(
 			buf = append(buf, c)
 		}
 	}
-	return buf, addresses
+	return rangeClaims(buf, cfg, ranges, families, &addresses, b, why), addresses
 }
 
 // portNumber is what one port of a service can have at an address.

@@ -7,8 +7,8 @@ import (
 
 // MaxEntries limits the entries of one service, regardless of [Config.MaxEntries]. Entries measure the cost of a
 // service on a node. Each endpoint behind a frontend is one entry, and each source that a frontend admits is one. A
-// frontend counts as five, and a port of a family as five more. Endpoints of a port with weights count as two each.
-// A frontend that answers echo requests counts as one more, and each of its sources as two.
+// frontend counts as five, a range of ports at an address as 35, and a port of a family as five more. Endpoints of a port with weights count as two
+// each. A frontend that answers echo requests counts as one more, and each of its sources as two.
 //
 // A record travels in one message of switchyard.localnet.v1, and clients accept messages of up to 64 MiB. An entry
 // takes at most 38 bytes: an IPv6 endpoint on this node in all four routes of a port with one frontend. So a record
@@ -63,11 +63,11 @@ func SizeOf(cfg *Config, svc *model.Service, slices []*model.EndpointSlice) Size
 	b := newBudget(cfg)
 	// Constants keep these off the heap, as in compute.
 	frontends, claims, parts := make([]state.Frontend, 0, 4), make([]claim, 0, 8), make([]part, 0, 4)
-	claims, _ = claimsOf(claims, frontends, cfg, svc, Families{}, &b, nil)
+	claims, _ = claimsOf(claims, frontends, cfg, svc, SettingsOf(cfg, svc).Ranges, Families{}, &b, nil)
 	from := newSupply(cfg, slices, len(svc.Ports))
 	for i := range claims {
 		c := &claims[i]
-		parts = from.of(parts[:0], portKey{c.port.Name, c.port.Protocol, c.family})
+		parts = from.forClaim(parts[:0], c)
 		b.endpoints(c, parts)
 	}
 	return b.size
@@ -137,6 +137,7 @@ func (s *Size) note(port *model.ServicePort) {
 // claim is a port of a service in one family, with the frontends that it gets.
 type claim struct {
 	port        *model.ServicePort
+	last        uint16 // the last port of a range, which port only stands for, else 0
 	family      state.Family
 	hasVIPs     bool // all addresses of the service in the family, unless an earlier port has the number
 	hasNodePort bool

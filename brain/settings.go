@@ -1,6 +1,8 @@
 package brain
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/switchyard-net/switchyard/model"
@@ -17,6 +19,8 @@ type Settings struct {
 	DrainSeconds uint32
 	// BalanceFrom is the annotation that Balance is from.
 	BalanceFrom model.Annotation
+	// Ranges are ranges of ports in addition to the ports of the Service.
+	Ranges []PortRange
 }
 
 // option is true, false, or what the configuration says.
@@ -33,9 +37,10 @@ func (o option) or(configured bool) bool { return o == yes || o == asConfigured 
 
 // readers take the values of annotations into settings. They return what a value must be, if it is not, and change nothing then.
 var readers = map[string]func(s *Settings, value string) (want string){
-	model.BalanceAnnotation: readBalance,
-	model.PingAnnotation:    func(s *Settings, value string) string { return readOption(&s.Ping, value) },
-	model.DrainAnnotation:   readDrain,
+	model.BalanceAnnotation:    readBalance,
+	model.PingAnnotation:       func(s *Settings, value string) string { return readOption(&s.Ping, value) },
+	model.DrainAnnotation:      readDrain,
+	model.PortRangesAnnotation: readRanges,
 }
 
 // BadAnnotation is an annotation of a Service that counts as absent, because its value is not what Want says.
@@ -73,7 +78,13 @@ func readSettings(cfg *Config, svc *model.Service) (s Settings, bad []BadAnnotat
 	if s.Balance != state.Random {
 		s.BalanceFrom = model.Annotation{Name: model.BalanceAnnotation, Value: svc.Annotation(model.BalanceAnnotation)}
 	}
-	return s, append(bad, s.readForeign(cfg, svc)...)
+	bad = append(bad, s.readForeign(cfg, svc)...)
+	if want := rangesClash(s.Ranges, svc.Ports); want != "" {
+		s.Ranges = nil
+		bad = append(bad, BadAnnotation{model.Annotation{Name: model.PortRangesAnnotation, Value: svc.Annotation(model.PortRangesAnnotation)}, want})
+	}
+	slices.SortFunc(bad, func(a, b BadAnnotation) int { return strings.Compare(a.Name, b.Name) })
+	return s, bad
 }
 
 func readBalance(s *Settings, value string) (want string) {

@@ -368,9 +368,9 @@ func (c *cluster) spreadsByWeight() (weighted, even bool) {
 	return weighted, !weighted
 }
 
-// balances reports whether the dataplane is known to choose endpoints as a Service asks for it. A dataplane that follows the API tells the server alone.
-func (c *cluster) balances() bool {
-	return c.follower == nil && backend.FeaturesOf(c.backend)&state.Balances != 0
+// programs reports whether the dataplane is known to program a feature. A dataplane that follows the API tells the server alone.
+func (c *cluster) programs(feature state.Features) bool {
+	return c.follower == nil && backend.FeaturesOf(c.backend)&feature != 0
 }
 
 // resetsAtDeadline reports whether the dataplane may reset connections at the drain deadline of a Service, and whether it may leave them. A dataplane

@@ -345,7 +345,7 @@ func (w *walk) noteShare(share float64, refused bool, want probe.Answer) {
 
 // compareHash checks that a client whose connections are hashed has one server for the same endpoints: in all steps, and at all Services.
 func (w *walk) compareHash(p probe.Packet, want probe.Answer, server string) error {
-	if want.Balance != state.HashClient || !w.balances() {
+	if want.Balance != state.HashClient || !w.programs(state.Balances) {
 		return nil
 	}
 	key := hashedClient{client: p.Src}

@@ -49,6 +49,7 @@ func storyParams(ctx context.Context, dir string, d Dataplane) testscript.Params
 		Setup: func(env *testscript.Env) error {
 			s := newStory(ctx, d)
 			env.Values[storyKey{}] = s
+			s.skip = env.T().Skip
 			env.Defer(func() { s.end(env.T()) })
 			return nil
 		},
@@ -72,6 +73,7 @@ type storyKey struct{}
 type story struct {
 	ctx       context.Context // ends all but the taking down
 	dataplane Dataplane
+	skip      func(args ...any)
 	cluster   *cluster
 	hosts     map[string]*topology.Host
 	otherNode map[string]bool           // pods that are on the other node
@@ -143,6 +145,7 @@ type command func(s *story, ts *testscript.TestScript, args []string) error
 func commands() map[string]func(ts *testscript.TestScript, neg bool, args []string) {
 	list := map[string]command{
 		"cluster":         (*story).startCluster,
+		"needs":           (*story).needs,
 		"pod":             (*story).addPod,
 		"remove-pod":      (*story).removePod,
 		"serve":           (*story).serve,

@@ -394,3 +394,22 @@ func (s *story) makeUnknown(_ *testscript.TestScript, args []string) error {
 	s.cluster.makeUnknown(state.ServiceName{Namespace: "default", Name: args[0]})
 	return nil
 }
+
+// needs: needs FEATURE
+//
+// The story ends here if the dataplane is not known to program the feature of records.
+func (s *story) needs(_ *testscript.TestScript, args []string) error {
+	if len(args) != 1 {
+		return errors.New("usage: needs FEATURE")
+	}
+	for feature := range state.AllFeatures.Each {
+		if feature.String() != args[0] {
+			continue
+		}
+		if !s.cluster.programs(feature) {
+			s.skip("the dataplane does not program ", feature)
+		}
+		return nil
+	}
+	return fmt.Errorf("unknown feature %q; there are %v", args[0], state.AllFeatures)
+}

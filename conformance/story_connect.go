@@ -313,7 +313,7 @@ func (s *story) check(host *topology.Host, proto state.Protocol, dst netip.AddrP
 	if want.weights {
 		return server, s.checkWeights(seen, want.servers, count)
 	}
-	if want.spared != "" && s.cluster.balances() {
+	if want.spared != "" && s.cluster.programs(state.Balances) {
 		return server, checkSpared(seen, want, count)
 	}
 	return server, checkSpread(seen, want)

@@ -64,7 +64,7 @@ func (s *story) survey(ts *testscript.TestScript, args []string) error {
 	if len(rest) < 4 || s.hosts[rest[1]] == nil {
 		return errors.New("usage: survey NAME FROM PROTO TO [unchanged|changed|unchanged-except=HOST] [within=DURATION] [across|hashed]")
 	}
-	if hashed && !s.cluster.balances() {
+	if hashed && !s.cluster.programs(state.Balances) {
 		how, across, hashed = "", false, false
 	}
 	name, host := rest[0], s.hosts[rest[1]]

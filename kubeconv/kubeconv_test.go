@@ -402,3 +402,18 @@ func TestForeignAnnotations(t *testing.T) {
 		}
 	}
 }
+
+// TestLongAnnotation: a list of ranges may be longer than other values. What is longer still is cut, and valid for nothing then.
+func TestLongAnnotation(t *testing.T) {
+	most := model.AnnotationBytes(model.PortRangesAnnotation)
+	for n, want := range map[int]int{300: 300, most: most, most + 1: most, 1 << 20: most} {
+		o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc", Annotations: map[string]string{model.PortRangesAnnotation: strings.Repeat("a", n)}}}
+		s, err := Service(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v := s.Annotation(model.PortRangesAnnotation); len(v) != want || strings.HasSuffix(v, "…") != (n > most) {
+			t.Errorf("of %d bytes %d are kept, want %d", n, len(v), want)
+		}
+	}
+}

@@ -91,9 +91,9 @@ func podNames(s *discoveryv1.EndpointSlice) model.PodNames {
 
 // annotation returns an annotation's value as [model.Annotation] has it. It is judged where it counts: a bad one must not take the object down.
 func annotation(annotations map[string]string, name string) string {
-	const most, cut = 256, "…"
+	const cut = "…"
 	value := annotations[name]
-	if len(value) > most {
+	if most := model.AnnotationBytes(name); len(value) > most {
 		value = strings.ToValidUTF8(value[:most-len(cut)], "") + cut
 	}
 	return strings.ToValidUTF8(strings.Clone(value), "")

@@ -134,6 +134,8 @@ const (
 	DrainAnnotation = "switchyard.net/drain-timeout"
 	// PingAnnotation is whether the node answers echo requests to the addresses of the Service.
 	PingAnnotation = "switchyard.net/ping"
+	// PortRangesAnnotation is a list of ranges of ports that the Service has in addition to its ports.
+	PortRangesAnnotation = "switchyard.net/port-ranges"
 )
 
 // The annotations of other projects that count as [BalanceAnnotation] where the configuration accepts them.
@@ -148,13 +150,21 @@ const (
 // ServiceAnnotations are the names of all annotations of Services that count or may count, sorted.
 var ServiceAnnotations = [...]string{
 	KubeRouterFlagsAnnotation, KubeRouterSchedAnnotation, CalicoStrategyAnnotation, LoxilbSelectAnnotation, CiliumAlgorithmAnnotation, BalanceAnnotation,
-	DrainAnnotation, PingAnnotation,
+	DrainAnnotation, PingAnnotation, PortRangesAnnotation,
+}
+
+// AnnotationBytes returns how many bytes of an annotation's value count: more for a list.
+func AnnotationBytes(name string) int {
+	if name == PortRangesAnnotation {
+		return 2560 // 64 ranges of 40 bytes
+	}
+	return 256
 }
 
 // Annotation is an annotation of a Service.
 type Annotation struct {
 	Name string
-	// Value is the value as it stands, up to 256 bytes. A longer one is cut and ends with "…", which is valid for no annotation.
+	// Value is the value as it stands, up to [AnnotationBytes]. A longer one is cut and ends with "…", which is valid for no annotation.
 	Value string
 }
 

@@ -141,23 +141,35 @@ func (s *Service) Frontends() iter.Seq2[*Port, *Frontend] {
 }
 
 // Key identifies one of the port's frontends among all.
-func (p *Port) Key(f *Frontend) FrontendKey { return FrontendKey{p.Family, p.Protocol, f.Addr, f.Port} }
+func (p *Port) Key(f *Frontend) FrontendKey {
+	return FrontendKey{p.Family, p.Protocol, f.Addr, f.Port, f.LastPort}
+}
 
-// FrontendKey is what at most one Service has in the state of a node: an address and port, or a node port of one family.
+// FrontendKey is what at most one Service has in the state of a node: an address and port, or a node port of one family. A single port may be in a
+// range of another Service, or of the same one, and wins there. Two ranges of an address and protocol have no port in common.
 type FrontendKey struct {
 	Family   Family
 	Protocol Protocol
 	// Addr is the zero Addr for node ports.
 	Addr netip.Addr
 	Port uint16
+	// LastPort is the last port of a range that begins with Port, 0 for a single port.
+	LastPort uint16
 }
 
 func (k FrontendKey) String() string {
-	if !k.Addr.IsValid() {
-		return fmt.Sprintf("%v node port %d/%v", k.Family, k.Port, k.Protocol)
+	ports := ""
+	if k.LastPort != 0 {
+		ports = fmt.Sprintf("-%d", k.LastPort)
 	}
-	return fmt.Sprintf("%v/%v", netip.AddrPortFrom(k.Addr, k.Port), k.Protocol)
+	if !k.Addr.IsValid() {
+		return fmt.Sprintf("%v node port %d%s/%v", k.Family, k.Port, ports, k.Protocol)
+	}
+	return fmt.Sprintf("%v%s/%v", netip.AddrPortFrom(k.Addr, k.Port), ports, k.Protocol)
 }
+
+// Has reports whether the frontend, which has an address, takes connections to a port of that address.
+func (k FrontendKey) Has(port uint16) bool { return k.Port <= port && port <= max(k.Port, k.LastPort) }
 
 // Compare orders the ports of a service: by name, then by protocol, then by family.
 func (p *Port) Compare(o *Port) int {
@@ -209,9 +221,9 @@ type Frontend struct {
 	Sources []netip.Prefix
 }
 
-// Compare orders frontends by kind, address and port.
+// Compare orders frontends by kind, address, port and last port.
 func (f Frontend) Compare(o Frontend) int {
-	return cmp.Or(cmp.Compare(f.Kind, o.Kind), f.Addr.Compare(o.Addr), cmp.Compare(f.Port, o.Port))
+	return cmp.Or(cmp.Compare(f.Kind, o.Kind), f.Addr.Compare(o.Addr), cmp.Compare(f.Port, o.Port), cmp.Compare(f.LastPort, o.LastPort))
 }
 
 // Traffic describes what happens to new connections to a frontend, by where they come from. There are three kinds of client:

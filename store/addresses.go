@@ -24,7 +24,8 @@ type addresses struct {
 	apiServers map[netip.Addr]brain.Holder // the endpoints of the API server's service
 	of         map[string][]netip.Addr     // by the node's name
 	nodes      map[netip.Addr]int          // how many nodes have an address
-	// externals are the services by their externalIPs, so that a node's address costs only the services that name it.
+	// externals are the services by their externalIPs, so that a node's address costs only the services that name it. Services with ranges of ports
+	// are also there by their load balancer IPs.
 	externals map[netip.Addr]map[*service]struct{}
 }
 
@@ -41,7 +42,9 @@ func (a *addresses) holder(addr netip.Addr) brain.Holder {
 	if a.nodes[addr] > 0 {
 		node = "the address of a node"
 	}
-	return brain.Holder{Is: cmp.Or(api.Is, node, own.Is), Ports: slices.Concat(api.Ports, own.Ports)}
+	return brain.Holder{
+		Is: cmp.Or(api.Is, node, own.Is), Interface: cmp.Or(api.Is, node) == "" && own.Interface, Ports: slices.Concat(api.Ports, own.Ports),
+	}
 }
 
 // mostPorts is how many ports of one address count. API servers and relays have one or two.
@@ -66,7 +69,7 @@ func (a *addresses) setOwn(own Own, changed func(netip.Addr)) {
 	now := holdersOf("the address to which this process connects for the cluster's objects", slices.Values(own.Upstream))
 	for _, addr := range own.Interfaces {
 		if _, ok := now[addr]; !ok {
-			now[addr] = brain.Holder{Is: "an address of this node's interfaces"}
+			now[addr] = brain.Holder{Is: "an address of this node's interfaces", Interface: true}
 		}
 	}
 	replace(&a.own, now, changed)

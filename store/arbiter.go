@@ -22,6 +22,7 @@ import (
 type arbiter struct {
 	sole      map[state.FrontendKey]bid      // claims that one service makes
 	contested map[state.FrontendKey]*contest // claims of several services
+	ranges    ranges                         // claims on ranges of ports
 }
 
 // bid is one service's claim.
@@ -101,6 +102,9 @@ type loss struct {
 	kind   state.FrontendKind
 	holder *service
 	as     state.FrontendKind // which the holder claims
+	// to is the range that overlaps the one that is claimed, if that is one. full is set if there are too many ranges: the holder is the service itself.
+	to   state.FrontendKey
+	full bool
 }
 
 func newArbiter() arbiter {
@@ -108,19 +112,23 @@ func newArbiter() arbiter {
 }
 
 // replace replaces the claims of svc's previous record by the claims of its new one; either record may be nil. It
-// returns the other services that may have gained or lost a frontend. While svc has claims, its name and birth must not
+// returns the other services that may have gained or lost a frontend. Ranges of ports are decided when they are settled. While svc has claims, its name and birth must not
 // change.
 func (a *arbiter) replace(svc *service, previous, record *state.Service) (moved []*service) {
 	if sameFrontends(previous, record) {
 		return nil
 	}
-	eachClaim(previous, func(key state.FrontendKey, _ state.FrontendKind) {
-		if next := a.withdraw(key, svc); next != nil {
+	eachClaim(previous, func(key state.FrontendKey, kind state.FrontendKind) {
+		if key.LastPort != 0 {
+			a.ranges.remove(rangeClaim{bid{svc, kind}, key})
+		} else if next := a.withdraw(key, svc); next != nil {
 			moved = append(moved, next)
 		}
 	})
 	eachClaim(record, func(key state.FrontendKey, kind state.FrontendKind) {
-		if displaced := a.place(key, bid{svc, kind}); displaced != nil {
+		if key.LastPort != 0 {
+			a.ranges.add(rangeClaim{bid{svc, kind}, key})
+		} else if displaced := a.place(key, bid{svc, kind}); displaced != nil {
 			moved = append(moved, displaced)
 		}
 	})
@@ -208,14 +216,20 @@ func (a *arbiter) withdraw(key state.FrontendKey, svc *service) (next *service) 
 
 // award returns svc's record without what other services hold, and that. If there is nothing, it is the record itself. The record may be nil.
 func (a *arbiter) award(svc *service, record *state.Service) (*state.Service, []loss) {
-	if len(a.contested) == 0 && (record == nil || record.HealthCheck.Port == 0) {
+	if len(a.contested)+len(a.ranges.lost) == 0 && (record == nil || record.HealthCheck.Port == 0) {
 		return record, nil
 	}
 	var lost []loss
 	eachClaim(record, func(key state.FrontendKey, kind state.FrontendKind) {
+		if key.LastPort != 0 {
+			if l, isLost := a.ranges.loss(svc, key, kind); isLost {
+				lost = append(lost, l)
+			}
+			return
+		}
 		best := a.best(key)
 		if best.service != svc || kind == HealthCheckPort && best.kind != HealthCheckPort {
-			lost = append(lost, loss{key, kind, best.service, best.kind})
+			lost = append(lost, loss{claim: key, kind: kind, holder: best.service, as: best.kind})
 		}
 	})
 	if len(lost) == 0 {

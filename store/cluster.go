@@ -68,6 +68,7 @@ func (c *Cluster) publish() {
 	for _, svc := range dirty {
 		c.recompute(svc)
 	}
+	c.settle()
 	for _, svc := range c.pending {
 		svc.pending = false
 		c.finalize(svc, &p)

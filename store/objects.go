@@ -129,6 +129,9 @@ func externalIPs(object *model.Service) []netip.Addr {
 	if object == nil {
 		return nil
 	}
+	if object.Annotation(model.PortRangesAnnotation) != "" {
+		return slices.Concat(object.ExternalIPs, object.LoadBalancerIPs)
+	}
 	return object.ExternalIPs
 }
 

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/switchyard-net/switchyard/brain"
@@ -64,11 +65,18 @@ const (
 	AnnotationIgnored Reason = "AnnotationIgnored"
 	// NamesFull: the names of the namespace have more entries than it may have because there is no room for all names. See [NamesLimits].
 	NamesFull Reason = "NamesFull"
+	// RangeConflict: a range of ports overlaps a range of another service at the same address, which has a better claim to it.
+	RangeConflict Reason = "RangeConflict"
+	// RangeRefused: an address must not have ranges of ports. See [brain.RefuseRanges].
+	RangeRefused Reason = "RangeRefused"
+	// RangesFull: there are as many ranges of ports as a node takes.
+	RangesFull Reason = "RangesFull"
 )
 
 // Reasons returns all reasons.
 func Reasons() []Reason {
-	return []Reason{AddressConflict, ExternalIPRefused, ServiceTooLarge, NamespaceFull, NodeFull, TooManyNames, NamespaceNamesFull, NamesFull, AnnotationIgnored}
+	return []Reason{AddressConflict, ExternalIPRefused, ServiceTooLarge, NamespaceFull, NodeFull, TooManyNames, NamespaceNamesFull, NamesFull, AnnotationIgnored,
+		RangeConflict, RangeRefused, RangesFull}
 }
 
 // problems holds the problems of all services. It has a lock of its own, so that callers that ask do not wait for a publication.
@@ -336,8 +344,13 @@ func refused(svc *service, refusals []brain.Refusal) Problem {
 
 // badAnnotation is the problem of a service with an annotation that counts as absent.
 func badAnnotation(svc *service, a *brain.BadAnnotation) Problem {
+	const most = 256 // bytes of the value
+	value := a.Value
+	if len(value) > most {
+		value = strings.ToValidUTF8(value[:most], "") + "…"
+	}
 	return Problem{Service: svc.name, Reason: AnnotationIgnored, Field: "metadata.annotations[" + a.Name + "]",
-		Note:   fmt.Sprintf("%q is not %s, so it counts as absent", a.Value, a.Want),
+		Note:   fmt.Sprintf("%q is not %s, so it counts as absent", value, a.Want),
 		Remedy: "set the annotation to " + a.Want + ", or remove it"}
 }
 

@@ -309,7 +309,7 @@ func TestForeignAnnotations(t *testing.T) {
 	}
 	const (
 		ignored = "ns/web AnnotationIgnored  here=false"
-		sched   = `service ns/web: metadata.annotations[kube-router.io/service.scheduler]: "dh" is not rr, sh or mh, so it counts as absent; set the annotation to rr, sh or mh, or remove it`
+		sched   = `service ns/web: metadata.annotations[kube-router.io/service.scheduler]: "dh" is not rr, lc, sh or mh, so it counts as absent; set the annotation to rr, lc, sh or mh, or remove it`
 		weight  = `service ns/web: metadata.annotations[service.cilium.io/weight]: "70%" of EndpointSlice c is not a whole number from 0 to 65535, so it counts as absent; ` +
 			"set the annotation to a whole number from 0 to 65535, or remove it"
 	)

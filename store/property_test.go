@@ -248,6 +248,10 @@ func randomObject(rng *rand.Rand) model.Object {
 		}
 		s.HealthCheckNodePort = uint16(30000 + rng.IntN(3))
 		s.InternalLocal, s.ExternalLocal = rng.IntN(4) == 0, rng.IntN(4) == 0
+		if value := pick("", "", "a=10-20", "a=15-30/UDP,b=70-90/TCP", "all=*", "none"); value != "" {
+			s.Annotations = []model.Annotation{{Name: model.PortRangesAnnotation, Value: value}}
+			s.LoadBalancerIPs = []netip.Addr{netip.MustParseAddr(pick("192.0.2.1", "192.0.2.8"))}
+		}
 		return s
 	}
 	slice := &model.EndpointSlice{

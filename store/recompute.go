@@ -75,6 +75,7 @@ type inputs struct {
 	object   *model.Service
 	slices   []*model.EndpointSlice
 	refusals []brain.Refusal // externalIPs that are left out of the object
+	noRanges []brain.RangeRefusal
 }
 
 // wanted returns the inputs of svc's answer if there is room for all of it.
@@ -87,6 +88,7 @@ func (c *core) wanted(svc *service) inputs {
 		return inputs{brain: &c.brain}
 	}
 	in.object, in.refusals = brain.AdmitExternalIPs(&c.brain, svc.object, c.objects.addresses.holder)
+	in.withoutRanges(brain.RefuseRanges(&c.brain, in.object, c.objects.addresses.holder))
 	return in
 }
 
@@ -97,7 +99,7 @@ func (c *core) granted(svc *service) inputs {
 	case short && room == 0:
 		in.object = nil
 	case short:
-		cfg := c.brain
+		cfg := *in.brain
 		cfg.MaxEntries, in.brain = room, &cfg
 	}
 	return in
@@ -182,6 +184,9 @@ func (c *core) ownProblems(svc *service, in *inputs) (own []Problem) {
 	if len(in.refusals) > 0 {
 		own = append(own, refused(svc, in.refusals))
 	}
+	if len(in.noRanges) > 0 {
+		own = append(own, refusedRanges(svc, in.noRanges))
+	}
 	for _, bad := range brain.BadAnnotations(in.brain, in.object) {
 		own = append(own, badAnnotation(svc, &bad))
 	}
@@ -215,6 +220,13 @@ func (c *core) claim(svc *service, record *state.Service) {
 	}
 }
 
+// settle decides about ranges of ports, once all claims are in.
+func (c *core) settle() {
+	for _, svc := range c.arbiter.ranges.settle() {
+		c.markPending(svc)
+	}
+}
+
 func (c *core) markPending(svc *service) {
 	if !svc.pending {
 		svc.pending = true
@@ -227,7 +239,14 @@ func (c *core) award(svc *service) (*state.Service, []loss) {
 	record, lost := c.arbiter.award(svc, svc.computed)
 	now := c.own[svc]
 	if len(lost) > 0 {
-		now = append(slices.Clip(now), conflict(svc, lost))
+		now = slices.Clip(now)
+		isRange := func(l loss) bool { return l.claim.LastPort != 0 }
+		if others := slices.DeleteFunc(slices.Clone(lost), isRange); len(others) > 0 {
+			now = append(now, conflict(svc, others))
+		}
+		if ranges := slices.DeleteFunc(slices.Clone(lost), func(l loss) bool { return !isRange(l) }); len(ranges) > 0 {
+			now = append(now, rangeConflict(svc, ranges))
+		}
 	}
 	if len(now) > 0 || svc.hasProblems {
 		svc.hasProblems = len(now) > 0

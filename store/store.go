@@ -109,6 +109,7 @@ func (s *Store) publish() {
 	for _, svc := range dirty {
 		s.recompute(svc)
 	}
+	s.settle()
 	changes := make([]revlog.Change, 0, len(s.pending))
 	for _, svc := range s.pending {
 		svc.pending = false

@@ -3,6 +3,8 @@
 package nftables
 
 import (
+	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -58,5 +60,43 @@ func TestLengthsComeAhead(t *testing.T) {
 	apply(t, b, full(restricted))
 	if want := []string{"elements"}; !slices.Equal(seen, want) {
 		t.Errorf("a start: after each commit there were %q, want %q", seen, want)
+	}
+}
+
+// TestBlocksComeAhead: when a Service brings the first block of some length, the rules ask for that length before there is a block. Without that, a
+// packet that stays with the rules from before would find a port nowhere that has moved to a block of another length.
+func TestBlocksComeAhead(t *testing.T) {
+	ns := netnstest.New(t)
+	conn := dial(t, ns)
+	var seen []string // after each commit
+	var b *Backend
+	b = openBackend(t, ns, Options{}, func(c *nft.Conn) kernel {
+		return &watchfulKernel{sharedKernel{c}, func() {
+			if b == nil {
+				return
+			}
+			s, err := conn.ReadSkeleton(table(state.IPv4))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			h := held(t, conn, state.IPv4)
+			seen = append(seen, fmt.Sprintf("%d rules, %d and %d blocks", len(s.Rules("ranges")), len(h["service-ranges-13"]), len(h["service-ranges-12"])))
+		}}
+	})
+	service := func(last uint16) *state.Service {
+		s := recordtest.Service("a", state.Port{Name: "range", Protocol: state.UDP, Family: state.IPv4})
+		p := &s.Ports[0]
+		p.Internal.Inside = recordtest.To("10.244.0.1:0")
+		p.Internal.Outside = p.Internal.Inside
+		p.Frontends = []state.Frontend{{Kind: state.ClusterIP, Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, LastPort: last}}
+		return s
+	}
+	apply(t, b, full())
+	apply(t, b, delta(service(87)))
+	apply(t, b, delta(service(95)))
+	want := []string{"0 rules, 0 and 0 blocks", "2 rules, 0 and 0 blocks", "2 rules, 1 and 0 blocks", "4 rules, 1 and 0 blocks", "4 rules, 0 and 1 blocks"}
+	if !slices.Equal(seen, want) {
+		t.Errorf("after each commit there were %q, want %q", seen, want)
 	}
 }

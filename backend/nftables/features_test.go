@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"net/netip"
 	"slices"
 	"strconv"
 
@@ -64,7 +65,39 @@ func withFeatures(s *state.Service, seed uint64) *state.Service {
 			}
 		}
 	}
-	return &dressed
+	return withRanges(&dressed, seed)
+}
+
+// withRanges returns a record with a range in addition for each cluster IP of its first port, and endpoints of that port behind it.
+func withRanges(s *state.Service, seed uint64) *state.Service {
+	if len(s.Ports) == 0 {
+		return s
+	}
+	h := fnv.New64a()
+	fmt.Fprint(h, seed, s.Name, len(s.Ports[0].Internal.Inside.Endpoints)/4)
+	number := h.Sum64()
+	first := uint16(1 + number>>8%20_000)
+	p := s.Ports[0]
+	p.Frontends = slices.DeleteFunc(slices.Clone(p.Frontends), func(f state.Frontend) bool { return f.Kind != state.ClusterIP })
+	taken := slices.ContainsFunc(s.Ports, func(p state.Port) bool { return p.Frontends[0].Port == first })
+	if number%2 == 0 || len(p.Frontends) == 0 || taken {
+		return s
+	}
+	p.Name, p.Lingering, p.External = "range "+p.Name, nil, state.Traffic{}
+	for i := range p.Frontends {
+		p.Frontends[i].Port, p.Frontends[i].LastPort = first, first+1+uint16(number>>32%40_000)
+	}
+	for _, r := range p.Routes() {
+		r.Endpoints = slices.Clone(r.Endpoints)
+		for i := range r.Endpoints {
+			r.Endpoints[i].Addr = netip.AddrPortFrom(r.Endpoints[i].Addr.Addr(), 0)
+		}
+		slices.SortFunc(r.Endpoints, state.Endpoint.Compare)
+		r.Endpoints = slices.CompactFunc(r.Endpoints, func(a, b state.Endpoint) bool { return a.Addr == b.Addr })
+	}
+	s.Ports = append(s.Ports, p)
+	slices.SortFunc(s.Ports, func(a, b state.Port) int { return a.Compare(&b) })
+	return s
 }
 
 // checkShares compares how many slots of a class each endpoint of a route has with the route's weights, and returns how many slots there are. It

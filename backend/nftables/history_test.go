@@ -223,9 +223,17 @@ func eachUDPFrontend(s *state.Service, fn func(netip.AddrPort, []state.Endpoint)
 		serving := slices.Concat(p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints, p.External.Inside.Endpoints,
 			p.External.Outside.Endpoints, p.Lingering)
 		for _, f := range p.Frontends {
-			if f.Kind != state.NodePort {
-				fn(netip.AddrPortFrom(f.Addr, f.Port), serving)
+			if f.Kind == state.NodePort {
+				continue
 			}
+			at := serving
+			if f.LastPort != 0 { // the flows keep their port
+				at = slices.Clone(serving)
+				for i := range at {
+					at[i].Addr = netip.AddrPortFrom(at[i].Addr.Addr(), f.Port)
+				}
+			}
+			fn(netip.AddrPortFrom(f.Addr, f.Port), at)
 		}
 	}
 }
@@ -501,7 +509,7 @@ func (r *historyRun) checkSlots(snapshot *store.Snapshot) error {
 	for _, f := range families {
 		tables[f] = map[string]*state.Route{}
 		all[f] = held(r.t, r.observer, f)
-		count += len(all[f]["service-slots"]) + len(all[f]["node-port-slots"])
+		count += len(all[f]["service-slots"]) + len(all[f]["node-port-slots"]) + len(all[f]["range-slots"])
 	}
 	for s := range r.services(snapshot) {
 		for i := range s.Ports {
@@ -531,12 +539,17 @@ func (r *historyRun) checkSlots(snapshot *store.Snapshot) error {
 
 // checkSlotsOf returns how many slots a frontend has, if all of them are right.
 func checkSlotsOf(h holdings, p *state.Port, f *state.Frontend, tables map[string]*state.Route) (count int, err error) {
-	t, space, key := &p.Internal, "service-", string(frontendKeyOf(p, f))
+	t := &p.Internal
 	if f.Kind != state.ClusterIP {
 		t = &p.External
 	}
-	if f.Kind == state.NodePort {
-		space = "node-port-"
+	space, key, err := spaceAndKey(h, p, f)
+	if err != nil {
+		return 0, err
+	}
+	width := 0 // of an endpoint's port
+	if space == "range-" {
+		width = 4
 	}
 	type view struct {
 		name     string
@@ -549,7 +562,11 @@ func checkSlotsOf(h holdings, p *state.Port, f *state.Frontend, tables map[strin
 		views = []view{{"outside-", 1 << 16, numberedSlots | 1<<28, &t.Outside}, {"inside-", 2 << 16, numberedSlots | 2<<28, &t.Inside}}
 	}
 	slot := func(index uint32) string {
-		return string(h[space+"slots"][string(binary.NativeEndian.AppendUint32([]byte(key), index))])
+		e := h[space+"slots"][string(binary.NativeEndian.AppendUint32([]byte(key), index))]
+		if e == nil {
+			return ""
+		}
+		return string(append(slices.Clip(e), make([]byte, width)...))
 	}
 	for _, v := range views {
 		class := classIn(h, space+v.name, key)
@@ -591,6 +608,39 @@ func checkSlotsOf(h holdings, p *state.Port, f *state.Frontend, tables map[strin
 		count += len(v.route.Endpoints)
 	}
 	return count, nil
+}
+
+// spaceAndKey returns the prefix of the sets of a frontend, and its key there. The key of a range is the number to which a few of its ports lead. The
+// ports next to them must lead elsewhere.
+func spaceAndKey(h holdings, p *state.Port, f *state.Frontend) (space, key string, err error) {
+	switch {
+	case f.Kind == state.NodePort:
+		return "node-port-", string(frontendKeyOf(p, f)), nil
+	case f.LastPort == 0:
+		return "service-", string(frontendKeyOf(p, f)), nil
+	}
+	number := func(port int) string {
+		for length := range 17 {
+			at := state.Frontend{Addr: f.Addr, Port: uint16(port >> (16 - length) << (16 - length))}
+			if n := h[fmt.Sprintf("service-ranges-%d", length)][string(frontendKeyOf(p, &at))]; n != nil {
+				return string(n)
+			}
+		}
+		return ""
+	}
+	first, last := int(f.Port), int(f.LastPort)
+	key = number(first)
+	for _, port := range []int{last, first + 1, (first + last) / 2, last - 1} {
+		if n := number(port); n != key || n == "" {
+			return "", "", fmt.Errorf("port %d leads to %x, and the first one to %x", port, n, key)
+		}
+	}
+	for _, port := range []int{first - 1, last + 1} {
+		if first > 1 && port <= 65535 && number(port) == key {
+			return "", "", fmt.Errorf("port %d is in the range", port)
+		}
+	}
+	return "range-", key, nil
 }
 
 // classIn returns from how many slots rules draw one for a view of a frontend.
@@ -676,9 +726,9 @@ func distinctEndpoints(p *state.Port) map[netip.AddrPort]bool {
 
 // checkFrontend compares what the kernel holds of a frontend's sources and affinity. owners are what the numbers seen so far are for.
 func checkFrontend(h holdings, owners map[string]string, name state.ServiceName, p *state.Port, f *state.Frontend) error {
-	key, space := frontendKeyOf(p, f), "service-"
-	if f.Kind == state.NodePort {
-		space = "node-port-"
+	space, key, err := spaceAndKey(h, p, f)
+	if err != nil {
+		return err
 	}
 	own := func(number []byte, what string) error {
 		if owner := owners[string(number)]; number == nil || owner != "" && owner != what {
@@ -687,7 +737,14 @@ func checkFrontend(h holdings, owners map[string]string, name state.ServiceName,
 		owners[string(number)] = what
 		return nil
 	}
-	if list := h["service-restricted"][string(key)]; f.Restricted {
+	list := h["service-restricted"][key]
+	if space == "range-" {
+		list = h["range-restricted"][key]
+		if err := own([]byte(key), fmt.Sprint(name, p.Name, p.Protocol, f.Addr)); err != nil {
+			return err
+		}
+	}
+	if f.Restricted {
 		if err := own(list, fmt.Sprint(name, f.Sources)); err != nil {
 			return err
 		}
@@ -711,14 +768,14 @@ func checkFrontend(h holdings, owners map[string]string, name state.ServiceName,
 	} else if list != nil {
 		return errors.New("is restricted")
 	}
-	number := h[space+"sticky"][string(key)]
+	number := h[space+"sticky"][key]
 	if p.Affinity == 0 {
 		if number != nil {
 			return errors.New("has affinity")
 		}
 		return nil
 	}
-	if _, ok := h[fmt.Sprintf("%ssticky-%.0f", space, p.Affinity.Seconds())][string(key)]; !ok {
+	if _, ok := h[fmt.Sprintf("%ssticky-%.0f", space, p.Affinity.Seconds())][key]; !ok {
 		return errors.New("has no time-out")
 	}
 	return own(number, fmt.Sprint(name, p.Name, p.Protocol))

@@ -196,7 +196,7 @@ func (b *Backend) own(ctx context.Context) error {
 		b.log.Info("this kernel cannot keep others from changing tables; changes of ours are found and repaired",
 			"lacks", nft.PersistentTables.Name, "since", nft.PersistentTables.Since)
 	}
-	b.features = state.Weights | state.Ping | state.DrainDeadline
+	b.features = state.Weights | state.Ranges | state.Ping | state.DrainDeadline
 	if hashes, err := b.kernel.Has(nft.Hashing); hashes {
 		b.features |= state.Balances
 	} else {

@@ -106,6 +106,9 @@ func frontendTitle(f *state.Frontend, protocol state.Protocol) string {
 	case f.Addr.Is6():
 		address = fmt.Sprintf("[%v]:%d", f.Addr, f.Port)
 	}
+	if f.LastPort != 0 {
+		address += fmt.Sprintf("-%d", f.LastPort)
+	}
 	title := fmt.Sprintf("%v %s/%v", f.Kind, address, protocol)
 	if f.Restricted {
 		title += fmt.Sprintf(", only for %s", (*prefixes)(&f.Sources))

@@ -212,7 +212,7 @@ func (s *subject) add(f Finding) {
 // problem is what the store reports.
 func (s *subject) problem(p *store.Problem) Finding {
 	f := Finding{Reason: Reason(p.Reason), Severity: problemSeverity(p.Reason), Object: s.about, Field: p.Field, Text: p.Field + ": " + p.Note, Remedy: p.Remedy}
-	if p.Reason == store.AddressConflict {
+	if p.Reason == store.AddressConflict || p.Reason == store.RangeConflict {
 		f.Holders = s.holders()
 	}
 	return f

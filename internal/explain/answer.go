@@ -91,6 +91,9 @@ type Frontend struct {
 	Protocol string         `json:"protocol"`
 	// Port is the name of the Service's port.
 	Port string `json:"port,omitempty"`
+	// FirstPort and LastPort are the ends of the range that the port is in. They are 0 if it is in none.
+	FirstPort uint16 `json:"firstPort,omitempty"`
+	LastPort  uint16 `json:"lastPort,omitempty"`
 	// Restricted reports whether only clients in Sources may connect.
 	Restricted bool           `json:"restricted,omitempty"`
 	Sources    []netip.Prefix `json:"sources,omitempty"`

@@ -81,20 +81,32 @@ type held struct {
 	frontend *state.Frontend
 }
 
-// lookup finds the frontend that a connection is made to. A frontend with an address goes before a node port.
+// lookup finds the frontend that a connection is made to. A frontend with an address goes before a node port, and a single port before a range.
 func (v *view) lookup(dst netip.AddrPort, protocol state.Protocol) (h held, ok bool) {
 	family := state.FamilyOf(dst.Addr())
-	if h, ok = v.find(state.FrontendKey{Family: family, Protocol: protocol, Addr: dst.Addr(), Port: dst.Port()}); ok || !v.servesNodePorts(dst.Addr()) {
+	if h, ok = v.find(state.FrontendKey{Family: family, Protocol: protocol, Addr: dst.Addr(), Port: dst.Port()}); ok {
 		return h, ok
 	}
-	return v.find(state.FrontendKey{Family: family, Protocol: protocol, Port: dst.Port()})
+	if v.servesNodePorts(dst.Addr()) {
+		if h, ok = v.find(state.FrontendKey{Family: family, Protocol: protocol, Port: dst.Port()}); ok {
+			return h, ok
+		}
+	}
+	return v.first(func(p *state.Port, f *state.Frontend) bool {
+		return f.LastPort != 0 && f.Addr == dst.Addr() && p.Protocol == protocol && p.Key(f).Has(dst.Port())
+	})
 }
 
 // find returns the holder of a frontend.
 func (v *view) find(key state.FrontendKey) (held, bool) {
+	return v.first(func(p *state.Port, f *state.Frontend) bool { return p.Key(f) == key })
+}
+
+// first returns the holder of the first frontend of some kind.
+func (v *view) first(is func(*state.Port, *state.Frontend) bool) (held, bool) {
 	for s := range v.services.Services() {
 		for p, f := range s.Frontends() {
-			if p.Key(f) == key {
+			if is(p, f) {
 				return held{s, p, f}, true
 			}
 		}
@@ -124,6 +136,11 @@ func (v *view) explain(c Connection) *Answer {
 	a.Frontend = &Frontend{
 		Kind: h.frontend.Kind.String(), Addr: c.Dst, Protocol: c.Protocol.String(), Port: h.port.Name, Restricted: h.frontend.Restricted,
 		Sources: h.frontend.Sources, AffinitySeconds: int64(h.port.Affinity / time.Second),
+	}
+	if h.frontend.LastPort != 0 {
+		a.Frontend.FirstPort, a.Frontend.LastPort = h.frontend.Port, h.frontend.LastPort
+		a.policy(model.PortRangesAnnotation, fmt.Sprintf("%s=%d-%d/%v", h.port.Name, h.frontend.Port, h.frontend.LastPort, h.port.Protocol),
+			fmt.Sprintf("no single port is %d, so that the range has the connection, which keeps its port", c.Dst.Port()))
 	}
 	why := v.why(h.service.Name)
 	v.conflicts(a, c, h)
@@ -264,6 +281,9 @@ func (v *view) endpoints(a *Answer, c Connection, h held, route *state.Route, m 
 			e.Text = inText(r)
 		} else {
 			e.Text = v.outText(r, policy, reasons)
+		}
+		if h.frontend.LastPort != 0 {
+			e.Addr = netip.AddrPortFrom(e.Addr.Addr(), c.Dst.Port())
 		}
 		a.Endpoints = append(a.Endpoints, e)
 	}

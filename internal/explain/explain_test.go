@@ -228,3 +228,44 @@ func TestManyEndpoints(t *testing.T) {
 		}
 	}
 }
+
+// TestPortRanges: the answer shows the range that a port is in, and a single port goes before it. It also shows why a range is left out.
+func TestPortRanges(t *testing.T) {
+	service := func(name, clusterIP, ranges string, created int64) *model.Service {
+		return &model.Service{
+			Name: state.ServiceName{Namespace: "ns", Name: name}, Created: time.Unix(created, 0), ClusterIPs: []netip.Addr{netip.MustParseAddr(clusterIP)},
+			ExternalIPs: []netip.Addr{netip.MustParseAddr("203.0.113.1")}, Ports: []model.ServicePort{{Protocol: state.UDP, Port: 5060}},
+			Annotations: []model.Annotation{{Name: model.PortRangesAnnotation, Value: ranges}},
+		}
+	}
+	slice := &model.EndpointSlice{Namespace: "ns", Name: "a-1", Service: "a", Family: state.IPv4, Ports: []model.EndpointPort{{Protocol: state.UDP, Port: 5061}},
+		Endpoints: []model.Endpoint{{Addr: netip.MustParseAddr("10.244.1.20"), Ready: true, Serving: true}}}
+	s := store.New(store.Options{Brain: brain.Config{NodeName: "n1"}})
+	sink := s.Source("test")
+	sink.Update([]model.Object{service("a", "10.96.0.1", "rtp=5000-5999/UDP", 1), service("b", "10.96.0.2", "other=5500-6500/UDP", 2), slice}, nil)
+	sink.Complete()
+	for _, tt := range []struct{ dst, endpoint, policy, because string }{
+		{"10.96.0.1:5060", "10.244.1.20:5061", "", "the only endpoint"},
+		{"10.96.0.1:5061", "10.244.1.20:5061", "rtp=5000-5999/UDP", "the only endpoint"},
+		{"203.0.113.1:5999", "10.244.1.20:5999", "rtp=5000-5999/UDP", "the only endpoint"},
+		{"203.0.113.1:6400", "", "", "the range 203.0.113.1:5500-6500/UDP overlaps one of Service ns/a"},
+	} {
+		a := New(Options{Store: s}).Explain(Connection{Class: Outside, Dst: netip.MustParseAddrPort(tt.dst), Protocol: state.UDP})
+		var endpoint, policy string
+		for _, e := range a.Endpoints {
+			endpoint = e.Addr.String()
+		}
+		for _, p := range a.Policies {
+			if p.Name == model.PortRangesAnnotation {
+				policy = p.Value
+			}
+		}
+		if endpoint != tt.endpoint || policy != tt.policy || !strings.Contains(strings.Join(append(a.Notes, a.Because), "\n"), tt.because) {
+			t.Errorf("%s: endpoint %q, range %q, %q; want %q, %q, %q", tt.dst, endpoint, policy, a.Because, tt.endpoint, tt.policy, tt.because)
+		}
+		key, _ := a.Key()
+		if want := (state.FrontendKey{Family: state.IPv4, Protocol: state.UDP, Addr: netip.MustParseAddr(tt.dst[:strings.Index(tt.dst, ":")]), Port: 5000, LastPort: 5999}); tt.policy != "" && key != want {
+			t.Errorf("%s: the frontend is %v", tt.dst, key)
+		}
+	}
+}

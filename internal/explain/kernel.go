@@ -50,6 +50,9 @@ func (a *Answer) Key() (key state.FrontendKey, ok bool) {
 		return key, false
 	}
 	key = state.FrontendKey{Family: state.FamilyOf(f.Addr.Addr()), Addr: f.Addr.Addr(), Port: f.Addr.Port()}
+	if f.LastPort != 0 {
+		key.Port, key.LastPort = f.FirstPort, f.LastPort
+	}
 	key.Protocol, _ = parseProtocol(f.Protocol) // one that a record has
 	if f.Kind == state.NodePort.String() {
 		key.Addr = netip.Addr{}
@@ -62,6 +65,12 @@ func (a *Answer) Compare(k Kernel) {
 	a.Kernel = &k
 	if k.Unread != "" {
 		return
+	}
+	if f := a.Frontend; f != nil && f.LastPort != 0 {
+		k.Endpoints = slices.Clone(k.Endpoints)
+		for i, e := range k.Endpoints { // the endpoints of a range have no port
+			k.Endpoints[i] = netip.AddrPortFrom(e.Addr(), f.Addr.Port())
+		}
 	}
 	if k.Verdict != a.Verdict {
 		k.Differences = append(k.Differences, fmt.Sprintf("the kernel's objects say %s, and the state says %s", k.Verdict, a.Verdict))

@@ -87,6 +87,12 @@ func (v *view) whyNot(name state.ServiceName, c Connection) (because, remedy str
 		}
 	}
 	for _, l := range why.Lost {
+		if l.Frontend.LastPort != 0 {
+			if l.Frontend.Addr == dst && l.Frontend.Protocol == c.Protocol && l.Frontend.Has(c.Dst.Port()) {
+				return v.rangeLost(name, &l)
+			}
+			continue
+		}
 		if l.Frontend.Addr == dst && l.Frontend.Port == c.Dst.Port() && l.Frontend.Protocol == c.Protocol {
 			return fmt.Sprintf("Service %v has the same address and port, and goes first", l.Holder), "give one of the two Services another address or port"
 		}
@@ -114,6 +120,16 @@ func (v *view) whyNot(name state.ServiceName, c Connection) (because, remedy str
 		return because + fmt.Sprintf(": %d is the port of its pods (targetPort)", c.Dst.Port()), "connect to port " + target
 	}
 	return because, "connect to a port of the Service, or add this one to spec.ports"
+}
+
+// rangeLost is why a range of ports of a Service is not routed.
+func (v *view) rangeLost(name state.ServiceName, l *store.Loss) (because, remedy string) {
+	if l.Holder == name {
+		return fmt.Sprintf("the range %v is left out: a node has no room for more ranges, and older Services have them", l.Frontend),
+			"delete ranges of other Services, or combine ranges that follow each other"
+	}
+	return fmt.Sprintf("the range %v overlaps one of Service %v, which goes first, so that the whole range is left out", l.Frontend, l.Holder),
+		"give one of the two ranges other ports, or one of the Services another address"
 }
 
 func namesAddr(o *model.Service, addr netip.Addr) bool {

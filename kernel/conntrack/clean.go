@@ -130,6 +130,9 @@ func (g group) all() Filter {
 func (g group) one(f state.FrontendKey) Filter {
 	filter := g.all()
 	filter.Protocol, filter.Dst, filter.DstPort = f.Protocol, f.Addr, f.Port
+	if f.LastPort != 0 {
+		filter.DstPort = 0 // a filter has one port or all
+	}
 	return filter
 }
 
@@ -233,6 +236,7 @@ func (c *Cleaner) list(ctx context.Context, judge Judge, g group, frontends []st
 func (c *Cleaner) forget(f state.FrontendKey, noted int) {
 	if c.pending[f].noted == noted {
 		delete(c.pending, f)
+		c.ranges.stale = c.ranges.stale || f.LastPort != 0
 	}
 }
 
@@ -247,13 +251,16 @@ func (c *Cleaner) wrong(flow Flow) bool {
 		s, isPending = c.pending[f]
 		isPending = isPending && c.servesNodePorts(dst.Addr())
 	}
-	if isPending && (len(s.endpoints) == 0 && c.elsewhere(f) || flow.Scheduled && c.scheduled(f)) {
+	if !isPending {
+		return c.wrongInRange(flow)
+	}
+	if len(s.endpoints) == 0 && c.elsewhere(f) || flow.Scheduled && c.scheduled(f) {
 		return false
 	}
 	if flow.Protocol != state.UDP {
-		return isPending && flow.Unconnected && flow.Reply.Src == dst
+		return flow.Unconnected && flow.Reply.Src == dst
 	}
-	return isPending && !s.has(flow.Reply.Src)
+	return !s.has(flow.Reply.Src)
 }
 
 func (c *Cleaner) servesNodePorts(addr netip.Addr) bool {

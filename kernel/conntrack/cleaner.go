@@ -54,6 +54,7 @@ type Cleaner struct {
 	// pending are the frontends whose flows must be looked at.
 	pending map[state.FrontendKey]suspect
 	noted   int
+	ranges  ranges
 	// othersNext is set if CleanPart has to look at others than UDP frontends first.
 	othersNext bool
 	// unfiltered is set once the table cannot delete by a filter.
@@ -134,6 +135,7 @@ func (c *Cleaner) SetNodePortAddrs(addrs []netip.Addr) { c.nodePorts = addrs }
 func (c *Cleaner) Note(old, new *state.Service) {
 	c.noted++
 	before, after := frontends(old), frontends(new)
+	c.ranges.note(before, after)
 	for f, s := range after {
 		was, existed := before[f]
 		_, isPending := c.pending[f]
@@ -158,11 +160,13 @@ func (c *Cleaner) Note(old, new *state.Service) {
 func (c *Cleaner) suspect(f state.FrontendKey, now, was serving, existed bool) {
 	p := c.pending[f]
 	s := suspect{
-		serving: now, noted: c.noted, anybody: p.anybody || !existed, untranslated: p.untranslated || len(was.endpoints) == 0,
+		// A range has no flows before it exists: they would be flows of single ports within it.
+		serving: now, noted: c.noted, anybody: p.anybody || !existed && f.LastPort == 0, untranslated: p.untranslated || len(was.endpoints) == 0,
 	}
 	s.leave(p.gone)
 	s.leave(was.endpoints)
 	c.pending[f] = s
+	c.ranges.stale = c.ranges.stale || f.LastPort != 0
 }
 
 // NoteAll makes the frontends of all services pending, which is necessary after a restart. services are all services:
@@ -177,6 +181,7 @@ func (c *Cleaner) NoteAll(services iter.Seq[*state.Service]) {
 			c.pending[f] = suspect{serving: s, anybody: true, noted: c.noted}
 		}
 	}
+	c.ranges.noteAll(services)
 }
 
 // NoteGap is for when the dataplane, or a part of it, was missing until now. In addition to NoteAll's work, it makes
@@ -188,6 +193,7 @@ func (c *Cleaner) NoteGap(services iter.Seq[*state.Service]) {
 		for p, f := range s.Frontends() {
 			if p.Protocol != state.UDP {
 				c.pending[p.Key(f)] = suspect{serving: serving{owner: s.Name}, anybody: true, noted: c.noted}
+				c.ranges.stale = c.ranges.stale || f.LastPort != 0
 			}
 		}
 	}

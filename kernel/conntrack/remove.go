@@ -10,7 +10,7 @@ import (
 
 // filters returns what admits the wrong flows to f, maxWalks filters at most. ok is false if filters cannot express that.
 func (c *Cleaner) filters(f state.FrontendKey, s suspect) (filters []Filter, ok bool) {
-	if s.anybody && len(s.endpoints) > 0 || c.scheduled(f) {
+	if f.LastPort != 0 || s.anybody && len(s.endpoints) > 0 || c.scheduled(f) {
 		return nil, false
 	}
 	if len(s.endpoints) == 0 && c.elsewhere(f) {

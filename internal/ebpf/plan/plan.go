@@ -79,8 +79,8 @@ const (
 func Append(list []Route, s *state.Service, settings *Settings) []Route {
 	for i := range s.Ports {
 		p := &s.Ports[i]
-		if p.Protocol != state.TCP || p.Affinity > 0 || p.Balance != state.Random || p.DrainSeconds > 0 {
-			continue
+		if p.Protocol != state.TCP || p.Affinity > 0 || p.Balance != state.Random || p.DrainSeconds > 0 || p.Frontends[0].LastPort != 0 {
+			continue // as ranges of ports are: netfilter serves them
 		}
 		for _, external := range []bool{false, true} {
 			r := Route{Port: p, External: external}

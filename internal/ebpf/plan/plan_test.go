@@ -326,3 +326,18 @@ func randomRoute(rng *rand.Rand) *plan.Route {
 	p.Frontends = slices.CompactFunc(p.Frontends, func(a, b state.Frontend) bool { return a.Compare(b) == 0 })
 	return &plan.Route{Port: p, Frontends: rng.Uint64() & (1<<len(p.Frontends) - 1)}
 }
+
+// TestRangesAreLeft: ranges of ports are left to netfilter, and so are their first ports.
+func TestRangesAreLeft(t *testing.T) {
+	p, r := web(), web()
+	r.Name, r.Frontends = "range", r.Frontends[:3]
+	for i := range r.Frontends {
+		r.Frontends[i].Port, r.Frontends[i].LastPort = 1000, 1999
+	}
+	if got := planOf(byCIDR, r); got != "" {
+		t.Errorf("hooks serve %s", got)
+	}
+	if got, want := planOf(byCIDR, p, r), planOf(byCIDR, p); got != want {
+		t.Errorf("with a range, hooks serve %s, and without %s", got, want)
+	}
+}

@@ -162,10 +162,11 @@ func DNAT(f Family, addr, port uint32) Expr {
 	}}
 }
 
-// DNATAddress translates the destination to the address in a register, and leaves the port.
-func DNATAddress(f Family, addr uint32) Expr {
+// DNATAddr translates the destination to the address in a register, and leaves the port as it is.
+func DNATAddr(f Family, addr uint32) Expr {
 	return Expr{"nat", []Attr{
-		attrU32(nftaNatType, nftNatDNAT), attrU32(nftaNatFamily, uint32(f)), attrReg(nftaNatRegAddrMin, addr), attrU32(nftaNatFlags, nfNatRangeMapIPs),
+		attrU32(nftaNatType, nftNatDNAT), attrU32(nftaNatFamily, uint32(f)), attrReg(nftaNatRegAddrMin, addr),
+		attrU32(nftaNatFlags, nfNatRangeMapIPs),
 	}}
 }
 

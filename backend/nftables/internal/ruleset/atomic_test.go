@@ -67,7 +67,7 @@ func (w *world) changedTo(o *Settings, s *state.Service) *world {
 func (w *world) lengthened(o *Settings, next *world) *world {
 	m := *w.mirror
 	m.shape = m.shape.clone()
-	m.shape.lengths = next.mirror.shape.lengths
+	m.shape.lengths, m.shape.blocks = next.mirror.shape.lengths, next.mirror.shape.blocks
 	ahead := *w
 	ahead.rules = rulesOf(o, &m)
 	return &ahead
@@ -114,7 +114,10 @@ func (w *world) want(o *Settings, c *connection, got outcome, remembered netip.A
 	isPod := slices.ContainsFunc(o.LocalDetector.ClusterCIDRs, func(p netip.Prefix) bool { return p.Contains(c.src) })
 	isNode := c.src == nodeAddr(state.IPv4)
 	clusterIP := false
-	if w.service != nil {
+	for _, isRange := range []bool{false, true} { // single ports win
+		if w.service == nil {
+			break
+		}
 		for i := range w.service.Ports {
 			p := &w.service.Ports[i]
 			for _, f := range p.Frontends {
@@ -123,7 +126,7 @@ func (w *world) want(o *Settings, c *connection, got outcome, remembered netip.A
 					t = &p.Internal
 					clusterIP = clusterIP || f.Addr == c.dst.Addr()
 				}
-				if f.Port != c.dst.Port() || f.Addr != c.dst.Addr() && (f.Kind != state.NodePort || c.dst.Addr() != nodeAddr(state.IPv4)) {
+				if (f.LastPort != 0) != isRange || !p.Key(&f).Has(c.dst.Port()) || f.Addr != c.dst.Addr() && (f.Kind != state.NodePort || c.dst.Addr() != nodeAddr(state.IPv4)) {
 					continue
 				}
 				if f.Restricted && !slices.ContainsFunc(f.Sources, func(p netip.Prefix) bool { return p.Contains(c.src) }) {
@@ -137,6 +140,15 @@ func (w *world) want(o *Settings, c *connection, got outcome, remembered netip.A
 					t.Masquerade == state.MasqueradeNode && isNode
 				if got == (outcome{verdict: "rejected"}) && refuses(p, r, c) {
 					return true
+				}
+				if isRange {
+					if got.verdict == "to" && got.endpoint.Port() != c.dst.Port() {
+						return false
+					}
+					if got.endpoint.IsValid() {
+						got.endpoint = netip.AddrPortFrom(got.endpoint.Addr(), 0)
+					}
+					remembered = netip.AddrPort{}
 				}
 				return wantRoute(p, r, got, remembered, masked || got.endpoint.Addr() == c.src)
 			}
@@ -186,7 +198,12 @@ func (w *world) refusesShare() bool {
 }
 
 // atomicStates are records of one service that commits change between.
-func atomicStates() map[string]*state.Service {
+func atomicStates() map[string]*state.Service { return anyStates(false) }
+
+// rangeStates are some of a service with ranges of ports.
+func rangeStates() map[string]*state.Service { return anyStates(true) }
+
+func anyStates(ofRanges bool) map[string]*state.Service {
 	nodePort := state.Frontend{Kind: state.NodePort, Port: 30080}
 	balancer := state.Frontend{Kind: state.LoadBalancer, Addr: addr("203.0.113.1"), Port: 80}
 	clusterIP := state.Frontend{Kind: state.ClusterIP, Addr: addr("10.96.0.1"), Port: 80}
@@ -212,6 +229,44 @@ func atomicStates() map[string]*state.Service {
 	hashed := func(by state.Balance, s *state.Service) *state.Service {
 		s.Ports[0].Balance = by
 		return s
+	}
+	// asRange makes the frontends with an address ranges, and adds a port of its own within them.
+	asRange := func(first, last uint16, s *state.Service) *state.Service {
+		p := &s.Ports[0]
+		p.Name, p.Frontends = "range", slices.Clone(p.Frontends[:2])
+		for i := range p.Frontends {
+			p.Frontends[i].Port, p.Frontends[i].LastPort = first, last
+		}
+		for _, r := range p.Routes() {
+			r.Endpoints = slices.Clone(r.Endpoints)
+			for i := range r.Endpoints {
+				r.Endpoints[i].Addr = netip.AddrPortFrom(r.Endpoints[i].Addr.Addr(), 0)
+			}
+		}
+		return s
+	}
+	withPort := func(s *state.Service, number uint16) *state.Service {
+		p := state.Port{Name: "p", Protocol: state.TCP, Family: state.IPv4, Frontends: []state.Frontend{clusterIP, balancer}, Internal: internal(7, 2), External: cluster(7, 2)}
+		for i := range p.Frontends {
+			p.Frontends[i].Port = number
+		}
+		s.Ports = append(s.Ports, p)
+		slices.SortFunc(s.Ports, func(a, b state.Port) int { return a.Compare(&b) })
+		return s
+	}
+	if ofRanges {
+		return map[string]*state.Service{
+			"range":             asRange(70, 90, service(0, internal(1, 3), cluster(1, 3))),
+			"wider range":       asRange(1, 65535, service(0, internal(4, 3), local(eps(4, 3), eps(4, 1)))),
+			"other blocks":      asRange(79, 81, service(0, internal(1, 3), cluster(1, 3))),
+			"range of none":     asRange(80, 95, service(0, internal(0, 0), local(eps(1, 3), drop))),
+			"range and port":    withPort(asRange(64, 95, service(0, internal(1, 3), cluster(1, 3))), 80),
+			"range, other port": withPort(asRange(60, 95, service(0, internal(1, 3), cluster(1, 3))), 81),
+			"range, weighted":   asRange(80, 81, service(0, internalTo(weightedRoute(5, 3, 1, 1)), local(weightedRoute(0, 1, 1, 18), weightedRoute(0, 5)))),
+			"range, hashed":     asRange(80, 85, hashed(state.HashClient, service(0, internal(1, 3), cluster(1, 3)))),
+			"range, restricted": asRange(70, 90, service(0, internal(1, 3), cluster(1, 3), prefix("192.0.2.96/27"))),
+			"range, sticky":     asRange(70, 90, service(sticky, internal(1, 3), local(eps(1, 3), eps(1, 1)))),
+		}
 	}
 	return map[string]*state.Service{
 		"absent":              nil,
@@ -397,10 +452,68 @@ func TestHashedClients(t *testing.T) {
 	}
 }
 
+func (w *world) hasRange() bool {
+	return w.service != nil && slices.ContainsFunc(w.service.Ports, func(p state.Port) bool { return isRange(&p) })
+}
+
+// hasPort reports whether a single port takes the connection.
+func (w *world) hasPort(c *connection) bool {
+	if w.service == nil {
+		return false
+	}
+	return slices.ContainsFunc(w.service.Ports, func(p state.Port) bool {
+		return slices.ContainsFunc(p.Frontends, func(f state.Frontend) bool {
+			return f.LastPort == 0 && f.Port == c.dst.Port() && f.Addr == c.dst.Addr()
+		})
+	})
+}
+
+// restricts reports whether not everybody may connect to some frontend.
+func (w *world) restricts() bool {
+	return w.service != nil && slices.ContainsFunc(w.service.Ports, func(p state.Port) bool { return isRestricted(&p) })
+}
+
+// unrestricted returns the world without source ranges. It is for questions about the record alone.
+func (w *world) unrestricted() *world {
+	n, s := *w, *w.service
+	s.Ports = slices.Clone(s.Ports)
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		p.Frontends = slices.Clone(p.Frontends)
+		for j := range p.Frontends {
+			p.Frontends[j].Restricted = false
+		}
+	}
+	n.service = &s
+	return &n
+}
+
+// onlyRanges returns the world without single ports. It is for questions about the record alone.
+func (w *world) onlyRanges() *world {
+	n := *w
+	s := *n.service
+	s.Ports = slices.DeleteFunc(slices.Clone(s.Ports), func(p state.Port) bool { return !isRange(&p) })
+	n.service = &s
+	return &n
+}
+
 // TestCommitBetweenLookups changes a service between any two lookups of a packet. The outcome of the connection must be right
 // before the commit or after it.
 func TestCommitBetweenLookups(t *testing.T) {
-	states := atomicStates()
+	commitBetweenLookups(t, atomicStates())
+}
+
+// TestCommitBetweenLookupsOfRanges does so with a service that has ranges of ports, or gets or loses them.
+func TestCommitBetweenLookupsOfRanges(t *testing.T) {
+	states, others := rangeStates(), atomicStates()
+	for _, name := range []string{"absent", "1", "1-3 local 1", "4-6 restricted"} {
+		states[name] = others[name]
+	}
+	commitBetweenLookups(t, states)
+}
+
+func commitBetweenLookups(t *testing.T, states map[string]*state.Service) {
+	t.Helper()
 	names := slices.Sorted(maps.Keys(states))
 	found := map[string]int{}
 	for _, o := range []*Settings{testSettings(state.IPv4), counting(testSettings())} {
@@ -430,6 +543,16 @@ func TestCommitBetweenLookups(t *testing.T) {
 							// ADR 6: an endpoint's connection to itself through a service that it has just left.
 							itself := outcome{"to", got.endpoint, true}
 							if got.endpoint.Addr() == c.src && before.want(o, &c, itself, remembered) && !after.want(o, &c, itself, remembered) {
+								continue
+							}
+							// ADR 48: a single port that comes where the address has others.
+							unmarked := outcome{got.verdict, got.endpoint, !got.masked}
+							if !before.hasPort(&c) && after.hasPort(&c) &&
+								(after.want(o, &c, unmarked, remembered) || after.hasRange() && after.onlyRanges().want(o, &c, got, remembered)) {
+								continue
+							}
+							// ADR 48: a range that a commit restricts.
+							if after.hasRange() && !before.restricts() && after.restricts() && after.unrestricted().want(o, &c, got, remembered) {
 								continue
 							}
 							key := fmt.Sprintf("pods %v: %s: %q to %q: %v", len(o.LocalDetector.ClusterCIDRs) > 0, c.name, from, to, got)

@@ -361,7 +361,10 @@ func (ks *kernelState) fromKernel(s *state.Service) applied {
 // placed returns how a view's slots are filled, as far as its route has use for them. It is nil if they are empty. Of a weighted route, the
 // class is known even if the slots were not read: it may have been chosen for other weights.
 func (ks *kernelState) placed(p *state.Port, f *state.Frontend, v view, r *state.Route) (placed []state.Endpoint) {
-	frontend := frontendKey(p, f)
+	frontend, ok := ks.slotsKey(p, f)
+	if !ok {
+		return nil
+	}
 	size := slotsFor(len(r.Endpoints))
 	if class := ks.classOf(frontend, v, r); class > 0 {
 		size = class

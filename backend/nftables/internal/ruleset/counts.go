@@ -63,7 +63,7 @@ func (s *Settings) above(r *state.Service) (above []frontendAbove) {
 		has[p.Key(f)] = true
 	}
 	for p, f := range whole.Frontends() {
-		if !has[p.Key(f)] {
+		if !has[p.Key(f)] && f.LastPort == 0 { // no other dataplane has ranges
 			above = append(above, frontendAbove{p, f})
 		}
 	}
@@ -73,14 +73,25 @@ func (s *Settings) above(r *state.Service) (above []frontendAbove) {
 // Counts reads back what the rules have counted of frontends, in their order. Without Settings.Counters that is nothing.
 func Counts(keys []state.FrontendKey, find FindElems) ([]Counted, error) {
 	var sorted [2][numSpaces]countedKeys
+	numbers, err := rangeNumbers(keys, find)
+	if err != nil {
+		return nil, err
+	}
 	for i, key := range keys {
 		e, s := keyElement(key)
+		if key.LastPort != 0 {
+			n, ok := numbers[i]
+			if !ok {
+				continue
+			}
+			e, s = numberElement(key.Family, n), ranges
+		}
 		of := &sorted[index(key.Family)][s]
 		of.keys, of.at = append(of.keys, e.key[:frontendLen(key.Family, s)]...), append(of.at, i)
 	}
 	counted := make([]Counted, len(keys))
 	for _, f := range families {
-		for _, s := range []space{service, nodePort} {
+		for s := service; s < numSpaces; s++ {
 			for _, k := range countKinds {
 				id, of := setID{space: s, kind: k}, &sorted[index(f)][s]
 				err := find(table(f), id.name(), frontendLen(f, s), of.keys, func(i int, e nft.Elem) { *counted[of.at[i]].of(k) = e.Packets })
@@ -91,4 +102,31 @@ func Counts(keys []state.FrontendKey, find FindElems) ([]Counted, error) {
 		}
 	}
 	return counted, nil
+}
+
+// rangeNumbers reads the numbers of the ranges among frontends, by their places.
+func rangeNumbers(keys []state.FrontendKey, find FindElems) (map[int]uint32, error) {
+	numbers, asked := map[int]uint32{}, map[tableSet]*countedKeys{}
+	for i, key := range keys {
+		if key.LastPort == 0 {
+			continue
+		}
+		e := firstBlock(key)
+		ts := tableSet{e.family, e.set}
+		if asked[ts] == nil {
+			asked[ts] = &countedKeys{}
+		}
+		of := asked[ts]
+		of.keys, of.at = append(of.keys, e.key[:ts.set.layout(ts.family).key]...), append(of.at, i)
+	}
+	for ts, of := range asked {
+		err := find(table(ts.family), ts.set.name(), ts.set.layout(ts.family).key, of.keys, func(i int, e nft.Elem) {
+			in := decode(ts.family, ts.set, e)
+			numbers[of.at[i]] = numberOf(in.data)
+		})
+		if err != nil {
+			return nil, readFailed(ts, err)
+		}
+	}
+	return numbers, nil
 }

@@ -173,7 +173,9 @@ func (p *Plan) units() *division {
 			continue
 		}
 		for port, f := range a.record.Frontends() {
-			frontends[frontendKey(port, f)] = i
+			for k := range frontendKeys(port, f) {
+				frontends[k] = i
+			}
 		}
 		for _, n := range a.numbers {
 			numbers[n] = i
@@ -184,7 +186,7 @@ func (p *Plan) units() *division {
 	next := func(s stage) unit { single++; return unit{s, single} }
 	of := func(e *element, deletion bool) unit {
 		switch k := e.id(); {
-		case k.set.kind.isNumbered():
+		case k.set.isNumbered():
 			if i, ok := numbers[k.numberIn()]; ok {
 				return unit{wholeServices, i}
 			}

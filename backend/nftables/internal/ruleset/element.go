@@ -40,8 +40,12 @@ func (k elementKey) compare(o elementKey) int {
 		cmp.Compare(k.set.kind, o.set.kind), cmp.Compare(k.set.arg, o.set.arg), bytes.Compare(k.key[:], o.key[:]))
 }
 
-// frontend returns what frontendKey returns for the frontend that the element belongs to, if its set is not global.
+// frontend returns what frontendKeys yields for the frontend that the element belongs to. The set is not global, and its key does not begin with a
+// number.
 func (k elementKey) frontend() elementKey {
+	if k.set.kind == blocks {
+		return k
+	}
 	clear(k.key[frontendLen(k.family, k.set.space):])
 	k.set = setID{space: k.set.space, kind: slots}
 	return k
@@ -49,19 +53,24 @@ func (k elementKey) frontend() elementKey {
 
 // frontendLen returns how long the keys of frontends are.
 func frontendLen(f state.Family, s space) int {
-	const protoAndPort = 8
-	if s == service {
+	const number, protoAndPort = 4, 8
+	switch s {
+	case service:
 		return addrLen(f) + protoAndPort
+	case ranges:
+		return number
 	}
 	return protoAndPort
 }
 
-// isNumbered reports whether the keys of such sets begin with the number of a list, a table or a port.
-func (k kind) isNumbered() bool { return k == allowed || k == endpointNumbers || k == hashSlots }
+// isNumbered reports whether the keys of the set begin with the number of a list, a table, a port or a range.
+func (id setID) isNumbered() bool {
+	return id.space == ranges || id.kind == allowed || id.kind == endpointNumbers || id.kind == hashSlots
+}
 
 // givesNumber reports whether the data of such sets are these numbers.
 func (k kind) givesNumber() bool {
-	return k == restricted || k == sticky || k == hashClients || k == hashConnections
+	return k == restricted || k == sticky || k == hashClients || k == hashConnections || k == blocks
 }
 
 // numberIn returns the number that the key of an element of such a set begins with.
@@ -158,7 +167,9 @@ type sharedKey struct {
 }
 
 // isShared reports whether the elements of such sets are shared keys of services.
-func (k kind) isShared() bool { return k == clusterIPs || k == externalIPs || k == hairpin }
+func (k kind) isShared() bool {
+	return k == clusterIPs || k == externalIPs || k == hairpin || k == rangeIPs
+}
 
 func (s sharedKey) compare(o sharedKey) int {
 	return cmp.Or(cmp.Compare(s.family, o.family), cmp.Compare(s.kind, o.kind), bytes.Compare(s.addr[:], o.addr[:]))

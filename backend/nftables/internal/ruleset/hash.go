@@ -62,17 +62,17 @@ func (s *shape) hashes() bool {
 
 // hashing returns the rule that leads to those that hash, and their chain, if there are any. A packet to a frontend that does not hash
 // takes one lookup.
-func (sk *skeleton) hashing(s space, v view) (rules []rule, chains []nft.Chain) {
-	in := sk.shape.hash[s][v]
+func (sk *skeleton) hashing(s where, v view) (rules []rule, chains []nft.Chain) {
+	in := sk.shape.hash[s.space][v]
 	if in == 0 {
 		return nil, nil
 	}
-	c := nft.Chain{Name: s.prefix() + v.infix() + "hash"}
-	fields, _ := sk.key(s)
-	for _, id := range in.sets(s, v) {
+	c := nft.Chain{Name: s.chain(v.infix() + "hash")}
+	key, _ := sk.key(s)
+	for _, id := range in.sets(s.space, v) {
 		if id.kind == hashRefuses {
 			// nft: … @…hash-refuses goto …count-reject
-			c.Rules = append(c.Rules, join(sk.in(id), sk.rejects(s)))
+			c.Rules = append(c.Rules, join(sk.in(s, id), sk.rejects(s)))
 			continue
 		}
 		// nft: … map @…hash-… meta mark set meta mark dnat ip to meta mark . jhash ip saddr mod … seed 0x53770001 map @hash-slots
@@ -83,13 +83,13 @@ func (sk *skeleton) hashing(s space, v view) (rules []rule, chains []nft.Chain) 
 			of, length = append(of, srcPort), length+4
 		}
 		c.Rules = append(c.Rules, join(
-			sk.numbered(nft.Reg0, sk.load(nft.Reg0, fields...), one(nft.MapLookup(nft.Reg0, nft.Reg0, id.name()))),
+			sk.numbered(nft.Reg0, key, one(nft.MapLookup(nft.Reg0, nft.Reg0, id.name()))),
 			sk.load(rest, of...), one(nft.Hash(rest, length, index, id.arg, consistent.Seed),
-				nft.MapLookup(nft.Reg0, rest, setID{kind: hashSlots}.name()), nft.DNAT(family(sk.f), rest, rest+sk.addrRegs())),
+				nft.MapLookup(nft.Reg0, rest, setID{kind: hashSlots}.name()), sk.dnat(s, rest)),
 		))
 	}
 	// nft: … @…hashed jump …hash
-	return []rule{join(sk.in(setID{space: s, view: v, kind: hashed}), one(nft.Jump(c.Name)))}, []nft.Chain{c}
+	return []rule{join(sk.in(s, setID{view: v, kind: hashed}), one(nft.Jump(c.Name)))}, []nft.Chain{c}
 }
 
 // hashKind returns the kind of tables by which the connections of a port are hashed, 0 if they are not. Session affinity wins.

@@ -43,6 +43,9 @@ type Draw struct {
 func Inspect(key state.FrontendKey, isOutside bool, src netip.Addr, find Find) (Held, error) {
 	in := inspection{family: key.Family, find: find}
 	in.frontend, in.space = keyElement(key)
+	if key.LastPort != 0 {
+		in.frontend, in.space = firstBlock(key), ranges
+	}
 	in.run(key.Addr, isOutside, src)
 	in.count()
 	return in.held, in.err
@@ -84,10 +87,10 @@ type inspection struct {
 }
 
 func (in *inspection) run(addr netip.Addr, isOutside bool, src netip.Addr) {
-	if in.space == service && !in.guarded(addr) {
+	if in.space != nodePort && !in.guarded(addr) || in.space == ranges && !in.numbered() {
 		return
 	}
-	if data, ok := in.has(setID{kind: restricted}); ok && in.space == service && !in.admits(numberOf(data), src) {
+	if data, ok := in.has(setID{kind: restricted}); ok && in.space != nodePort && !in.admits(numberOf(data), src) {
 		in.held.Verdict = state.Drop
 		return
 	}
@@ -114,6 +117,17 @@ func (in *inspection) run(addr netip.Addr, isOutside bool, src netip.Addr) {
 		in.held.Draw.Slots = int(class)
 	}
 	in.slots(v, class)
+}
+
+// numbered replaces the first block of a range by its number, and reports whether there is one.
+func (in *inspection) numbered() (ok bool) {
+	block := in.frontend
+	in.lookUp(block.set, block.key[:block.set.layout(in.family).key], func(_ int, data []byte) {
+		var d [maxData]byte
+		copy(d[:], data)
+		in.frontend, ok = numberElement(in.family, numberOf(d)), true
+	})
+	return ok
 }
 
 // hashed takes the endpoints in the table that a view leads to, if it leads to one.

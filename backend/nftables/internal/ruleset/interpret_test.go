@@ -308,13 +308,15 @@ func (in *interpreter) meta(a attrs) (code string) {
 func (in *interpreter) verdict(a attrs, name string) (code, chain string) {
 	switch name {
 	case "nat":
-		if _, hasPort := a.find(5); !hasPort {
-			addr, _ := netip.AddrFromSlice(in.reg(a, 3)[:4])
+		addr, _ := netip.AddrFromSlice(in.reg(a, 3)[:4])
+		if in.proto == icmp {
 			in.outcome = outcome{verdict: "answered", endpoint: netip.AddrPortFrom(addr, 0)}
 			return "done", ""
 		}
-		addr, _ := netip.AddrFromSlice(in.reg(a, 3)[:4])
-		in.dst = netip.AddrPortFrom(addr, binary.BigEndian.Uint16(in.reg(a, 5)))
+		in.dst = netip.AddrPortFrom(addr, in.dst.Port())
+		if _, hasPort := a.find(5); hasPort {
+			in.dst = netip.AddrPortFrom(addr, binary.BigEndian.Uint16(in.reg(a, 5)))
+		}
 		in.outcome = outcome{verdict: "to", endpoint: in.dst}
 	case "masq":
 		in.outcome.masked = true

@@ -21,7 +21,8 @@ const (
 	global    space = iota // sets that are not about single frontends
 	service                // frontends with an address: address . protocol . port
 	nodePort               // NodePorts: protocol . port, on any of the addresses in node-port-ips
-	numSpaces = 3
+	ranges                 // ranges of ports: the number of the frontend, which the blocks of its ports lead to
+	numSpaces = 4
 )
 
 func (s space) prefix() string {
@@ -30,6 +31,8 @@ func (s space) prefix() string {
 		return "service-"
 	case nodePort:
 		return "node-port-"
+	case ranges:
+		return "range-"
 	}
 	return ""
 }
@@ -112,6 +115,9 @@ const (
 	pingIPs     // addresses that answer all clients
 	pingAllowed // address . client range of prefix length arg
 	pingDropIPs // addresses that do not answer all clients, without a view
+	// Sets in use only for ranges of ports.
+	blocks   // of the space service: address . protocol . first of the ports that have their first arg bits in common : number of the frontend
+	rangeIPs // global: addresses of ranges
 )
 
 // countKinds are the kinds of sets whose elements count.
@@ -132,6 +138,7 @@ var kindNames = map[kind]string{
 	counts: "counts", rejectCounts: "reject-counts", dropCounts: "drop-counts", unserved: "localhost-unserved", localRejects: "localhost-rejects",
 	shares: "shares", hashed: "hashed", hashClients: "hash", hashConnections: "hash-ports", hashRefuses: "hash-refuses", hashSlots: "hash-slots",
 	pingIPs: "ping-ips", pingAllowed: "ping-allowed", pingDropIPs: "ping-drop-ips",
+	blocks: "ranges", rangeIPs: "range-ips",
 }
 
 var masqueradeNames = [...]string{
@@ -146,7 +153,7 @@ func (id setID) name() string {
 	switch id.kind {
 	case masquerade:
 		name += "-" + masqueradeNames[id.arg]
-	case endpoints, shares, stickyFor, allowed, hashClients, hashConnections, pingAllowed:
+	case endpoints, shares, stickyFor, allowed, hashClients, hashConnections, pingAllowed, blocks:
 		name += "-" + strconv.Itoa(int(id.arg))
 	}
 	return name
@@ -165,6 +172,8 @@ func (s space) keyTypes(f state.Family) []nft.Type {
 		return []nft.Type{addrType(f), nft.TypeProto, nft.TypePort}
 	case nodePort:
 		return []nft.Type{nft.TypeProto, nft.TypePort}
+	case ranges:
+		return []nft.Type{nft.TypeMark}
 	}
 	return nil
 }
@@ -175,7 +184,7 @@ func (id setID) set(f state.Family) nft.Set {
 	key := id.space.keyTypes(f)
 	s := nft.Set{Name: id.name(), Key: key}
 	switch id.kind {
-	case clusterIPs, externalIPs, nodePortIPs, pingIPs, pingDropIPs:
+	case clusterIPs, externalIPs, nodePortIPs, pingIPs, pingDropIPs, rangeIPs:
 		s.Key = []nft.Type{addr}
 	case hairpin, pingAllowed:
 		s.Key = []nft.Type{addr, addr}
@@ -191,10 +200,13 @@ func (id setID) set(f state.Family) nft.Set {
 	case slots:
 		s.Key = append(key, nft.TypeMark)
 		s.Data = []nft.Type{addr, nft.TypePort}
+		if id.space == ranges {
+			s.Data = s.Data[:1] // connections keep their port
+		}
 	case hashSlots:
 		s.Key = []nft.Type{nft.TypeMark, nft.TypeMark}
 		s.Data = []nft.Type{addr, nft.TypePort}
-	case restricted, sticky, hashClients, hashConnections:
+	case restricted, sticky, hashClients, hashConnections, blocks:
 		s.Data = []nft.Type{nft.TypeMark}
 	case counts, rejectCounts, dropCounts:
 		s.Counted = true
@@ -255,6 +267,8 @@ type shape struct {
 	share [numSpaces][numViews]uint32
 	// hash has which rules of hashing are in use, likewise.
 	hash [numSpaces][numViews]hashRules
+	// blocks are the lengths of blocks of ports in use.
+	blocks blockLengths
 	// lengths are the prefix lengths of allowed clients in use, by family.
 	lengths [2]lengths
 	// ping has which addresses answer echo requests, likewise.
@@ -282,7 +296,8 @@ func (s shape) clone() shape {
 }
 
 func (s *shape) equal(o *shape) bool {
-	return s.counted == o.counted && s.class == o.class && s.share == o.share && s.hash == o.hash && s.lengths == o.lengths && s.ping == o.ping && s.loopback == o.loopback && slices.Equal(s.timeouts, o.timeouts)
+	return s.counted == o.counted && s.class == o.class && s.share == o.share && s.hash == o.hash && s.blocks == o.blocks && s.lengths == o.lengths &&
+		s.ping == o.ping && s.loopback == o.loopback && slices.Equal(s.timeouts, o.timeouts)
 }
 
 // needs makes sure that the shape has room for a set of a family.
@@ -300,6 +315,8 @@ func (s *shape) needs(f state.Family, id setID) {
 		s.of(f)[id.arg] = true
 	case pingIPs, pingAllowed, pingDropIPs:
 		s.ping[index(f)].needs(id)
+	case blocks:
+		s.blocks |= 1 << id.arg
 	case stickyFor:
 		if i, found := slices.BinarySearch(s.timeouts, id.arg); !found {
 			s.timeouts = slices.Insert(s.timeouts, i, id.arg)
@@ -348,6 +365,7 @@ func (s *shape) merge(o shape) {
 			s.hash[sp][v] |= o.hash[sp][v]
 		}
 	}
+	s.blocks |= o.blocks
 	for f := range s.lengths {
 		for n, used := range o.lengths[f] {
 			s.lengths[f][n] = s.lengths[f][n] || used
@@ -370,7 +388,10 @@ func shapeOf(f state.Family, names []string) shape {
 			s.needs(f, setID{kind: allowed, arg: n})
 		}
 		s.ping[index(f)].read(f, name)
-		for _, sp := range []space{service, nodePort} {
+		if n, ok := suffixNumber(name, service.prefix()+kindNames[blocks]+"-"); ok && n <= portBits {
+			s.needs(f, setID{space: service, kind: blocks, arg: n})
+		}
+		for _, sp := range []space{service, nodePort, ranges} {
 			for _, k := range countKinds {
 				s.counted = s.counted || name == setID{space: sp, kind: k}.name()
 			}
@@ -441,6 +462,12 @@ func setIDs(f state.Family, sh *shape) []setID {
 	if sh.hashes() {
 		ids = append(ids, setID{kind: hashSlots})
 	}
+	if sh.blocks != 0 {
+		ids = append(ids, setID{kind: rangeIPs}, setID{space: ranges, kind: restricted})
+	}
+	for length := range sh.blocks.each {
+		ids = append(ids, setID{space: service, kind: blocks, arg: uint32(length)})
+	}
 	if f == state.IPv6 {
 		ids = append(ids, setID{space: nodePort, kind: unserved})
 	}
@@ -450,7 +477,7 @@ func setIDs(f state.Family, sh *shape) []setID {
 		}
 	}
 	ids = append(ids, sh.ping[index(f)].sets()...)
-	for _, s := range []space{service, nodePort} {
+	for _, s := range sh.spaces() {
 		ids = append(ids, setID{space: s, kind: split}, setID{space: s, kind: slots}, setID{space: s, kind: sticky})
 		for m := range masqueradeNames {
 			ids = append(ids, setID{space: s, kind: masquerade, arg: uint32(m)})

@@ -16,7 +16,7 @@ import (
 // mark. It follows from the names, so that it is the same after a restart without being read back. Where two owners would have the
 // same number, the one that comes later gets another: a shared number would merge two firewalls.
 type owner struct {
-	kind   kind // restricted, sticky or hashSlots
+	kind   kind // restricted, sticky, hashSlots or blocks
 	family state.Family
 	// list counts the service's different lists of the family, in the order of the first frontends that have them. So a list that
 	// changes keeps its number. Of a table, it is the views that it is for.
@@ -24,6 +24,8 @@ type owner struct {
 	// port and protocol name a port.
 	port     string
 	protocol state.Protocol
+	// addr is the address of a range of the port. So a range that grows or shrinks keeps its number.
+	addr netip.Addr
 }
 
 func portOwner(p *state.Port) owner {
@@ -52,7 +54,11 @@ func owners(s *state.Service) iter.Seq[owner] {
 				}
 			}
 			for j := range p.Frontends {
-				if f := &p.Frontends[j]; f.Restricted {
+				f := &p.Frontends[j]
+				if f.LastPort != 0 && !yield(rangeOwner(p, f)) {
+					return
+				}
+				if f.Restricted {
 					if list, isNew := lists.index(p.Family, f.Sources); isNew && !yield(listOwner(p.Family, list)) {
 						return
 					}
@@ -153,6 +159,9 @@ func (p *Plan) number(name state.ServiceName, previous map[owner]uint32, s *stat
 // draw takes the first number that is free.
 func (p *Plan) draw(name state.ServiceName, o owner) uint32 {
 	key := fmt.Appendf(nil, "%v\x00%s\x00%s %v %v %d", name, o.port, kindNames[o.kind], o.family, o.protocol, o.list)
+	if o.addr.IsValid() {
+		key = o.addr.AppendTo(append(key, ' '))
+	}
 	for n := range candidates(key) {
 		taken, changed := p.numbers[n]
 		if !changed {

@@ -125,7 +125,7 @@ func (sk *skeleton) unanswered(v view) []rule {
 // answers returns the rules that answer clients of a view.
 func (sk *skeleton) answers(v view) []rule {
 	to := sk.answerer()
-	answer := one(nft.Immediate(nft.Reg0, to.AsSlice()), nft.DNATAddress(family(sk.f), nft.Reg0))
+	answer := one(nft.Immediate(nft.Reg0, to.AsSlice()), nft.DNATAddr(family(sk.f), nft.Reg0))
 	// nft: ip daddr @…ping-ips dnat to 192.0.2.1
 	rules := []rule{join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{view: v, kind: pingIPs}.name())), answer)}
 	for _, id := range sk.shape.ping[index(sk.f)].allowed(v) {

@@ -29,7 +29,7 @@ type Plan struct {
 	shape     shape
 
 	tables []tablePlan
-	// lengthens is set if there are ranges of prefix lengths that the firewall of a table does not ask for yet.
+	// lengthens is set if ranges of addresses, or blocks of ports, have lengths that the rules of a table do not ask for yet.
 	lengthens bool
 	sets      map[tableSet]*setPlan
 	order     []*setPlan // the values of sets, in the order in which they were needed
@@ -140,7 +140,8 @@ func (p *Plan) set(f state.Family, id setID) *setPlan {
 		s = &setPlan{tableSet: ts, del: elements{layout: l}, add: elements{layout: l}}
 		p.sets[ts] = s
 		p.order = append(p.order, s)
-		p.lengthens = p.lengthens || id.kind == allowed && !p.shape.of(f)[id.arg] || id.kind == pingAllowed && !p.shape.ping[index(f)].lengths[id.arg]
+		p.lengthens = p.lengthens || id.kind == allowed && !p.shape.of(f)[id.arg] || id.kind == blocks && !p.shape.blocks.has(id.arg) ||
+			id.kind == pingAllowed && !p.shape.ping[index(f)].lengths[id.arg]
 		p.shape.needs(f, id)
 	}
 	return s
@@ -409,7 +410,7 @@ func (p *Plan) skeleton(f state.Family, hasSet func(*nft.Set) bool, hasChain fun
 	}
 }
 
-// WriteAhead puts into a batch what has to be committed before the rest: the firewall's rules for new prefix lengths. Write leaves
+// WriteAhead puts into a batch what has to be committed before the rest: the rules for new prefix lengths of the firewall, and of ranges. Write leaves
 // these rules out afterwards. A packet stays with the rules that it has met first, but sees elements at once. Without the rule, it
 // would miss a range that allows it.
 func (p *Plan) WriteAhead(b *nft.Batch) {

@@ -40,6 +40,7 @@ func anyRecord(rng *rand.Rand, previous *state.Service, name string, number int)
 
 func anyPort(rng *rand.Rand, was *state.Port, name string, number, i int) state.Port {
 	p := state.Port{Name: name, Protocol: state.TCP, Family: state.IPv4}
+	isRange := i == 2
 	if was != nil {
 		p = *was
 	}
@@ -54,6 +55,12 @@ func anyPort(rng *rand.Rand, was *state.Port, name string, number, i int) state.
 			f.Ping = rng.IntN(3) == 0
 			if rng.IntN(3) > 0 {
 				p.Frontends = append(p.Frontends, f)
+			}
+		}
+		if isRange {
+			first := uint16(1000 + rng.IntN(3))
+			for i := range p.Frontends {
+				p.Frontends[i].Port, p.Frontends[i].LastPort = first, first+1+uint16(rng.IntN(40))
 			}
 		}
 		slices.SortFunc(p.Frontends, state.Frontend.Compare)
@@ -83,6 +90,9 @@ func anyPort(rng *rand.Rand, was *state.Port, name string, number, i int) state.
 		}
 		return state.Route{Verdict: state.Forward, Endpoints: out}
 	}
+	if isRange {
+		pick = withoutPorts(pick)
+	}
 	for _, t := range []*state.Traffic{&p.Internal, &p.External} {
 		if was != nil && rng.IntN(2) == 0 {
 			continue
@@ -101,6 +111,20 @@ func anyPort(rng *rand.Rand, was *state.Port, name string, number, i int) state.
 		p.Affinity = time.Duration(rng.IntN(2)) * time.Hour
 	}
 	return p
+}
+
+// withoutPorts takes the ports out of the endpoints of routes, as ranges have them.
+func withoutPorts(pick func(state.Route) state.Route) func(state.Route) state.Route {
+	return func(r state.Route) state.Route {
+		r = pick(r)
+		r.Endpoints = slices.Clone(r.Endpoints)
+		for i := range r.Endpoints {
+			r.Endpoints[i].Addr = netip.AddrPortFrom(r.Endpoints[i].Addr.Addr(), 0)
+		}
+		slices.SortFunc(r.Endpoints, state.Endpoint.Compare)
+		r.Endpoints = slices.CompactFunc(r.Endpoints, func(a, b state.Endpoint) bool { return a.Addr == b.Addr })
+		return r
+	}
 }
 
 // TestChangesAddUp: what changes write, one after the other, is what the records are as a whole, and nothing is deleted that is not there, or added

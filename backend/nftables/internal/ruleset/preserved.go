@@ -74,8 +74,10 @@ func (s *Preserved) Concerns(u *state.Update) bool {
 
 func (s *Preserved) hasFrontendOf(service *state.Service) bool {
 	for p, f := range service.Frontends() {
-		if s.frontends[frontendKey(p, f)] {
-			return true
+		for k := range frontendKeys(p, f) {
+			if s.frontends[k] {
+				return true
+			}
 		}
 	}
 	return false
@@ -83,7 +85,9 @@ func (s *Preserved) hasFrontendOf(service *state.Service) bool {
 
 func addFrontends(set map[elementKey]bool, s *state.Service) {
 	for p, f := range s.Frontends() {
-		set[frontendKey(p, f)] = true
+		for k := range frontendKeys(p, f) {
+			set[k] = true
+		}
 	}
 }
 
@@ -109,10 +113,12 @@ func (p *Plan) preserveNumbers(ks *kernelState, want Desired) *keptFrontends {
 	for _, s := range want.Preserved.Services {
 		addFrontends(kept.theirs, s)
 	}
-	for k, data := range ks.elements {
-		if k.set.kind.givesNumber() && kept.has(k) {
-			kept.numbers[numberOf(data)] = true
-			p.m.numbers[numberOf(data)] = struct{}{}
+	for range 2 { // the number of a range leads to others
+		for k, data := range ks.elements {
+			if k.set.kind.givesNumber() && kept.has(k) {
+				kept.numbers[numberOf(data)] = true
+				p.m.numbers[numberOf(data)] = struct{}{}
+			}
 		}
 	}
 	return kept
@@ -121,7 +127,7 @@ func (p *Plan) preserveNumbers(ks *kernelState, want Desired) *keptFrontends {
 // has reports whether an element stays, which nothing in the state needs.
 func (f *keptFrontends) has(k elementKey) bool {
 	switch {
-	case k.set.kind.isNumbered():
+	case k.set.isNumbered():
 		return f.numbers[k.numberIn()]
 	case k.set.space == global:
 		return f.all
@@ -162,6 +168,9 @@ func (p *Plan) preserve(ks *kernelState, want Desired, frontends *keptFrontends)
 	}
 	for _, s := range want.Preserved.Services {
 		for _, f := range s.Frontends() {
+			if f.LastPort != 0 {
+				used[newSharedKey(rangeIPs, f.Addr)] = true
+			}
 			if f.Kind == state.ClusterIP {
 				used[newSharedKey(clusterIPs, f.Addr)] = true
 			} else if f.Kind != state.NodePort {

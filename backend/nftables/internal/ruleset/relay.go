@@ -53,16 +53,16 @@ func (sk *skeleton) withoutRelayMark(rules ...rule) []rule {
 }
 
 // toRelay returns the rule that leads connections to the relay if the view has endpoints.
-func (sk *skeleton) toRelay(s space, v view) []rule {
-	if len(sk.listeners()) == 0 {
+func (sk *skeleton) toRelay(s where, v view) []rule {
+	if len(sk.listeners()) == 0 || s.space == ranges { // which a relay does not serve
 		return nil
 	}
-	fields, index := sk.key(s)
+	key, index := sk.key(s)
 	// The nft tool does not show the lookup, because nothing uses its result.
 	//
 	//	nft: meta mark & 0x00001000 != 0x00000000 jump relay…
-	slot0 := join(sk.load(nft.Reg0, fields...), one(nft.Random(index, 1, v.slotOffset()),
-		nft.MapLookup(nft.Reg0, index+1, setID{space: s, kind: slots}.name())))
+	slot0 := join(key, one(nft.Random(index, 1, v.slotOffset()),
+		nft.MapLookup(nft.Reg0, index+1, setID{space: s.space, kind: slots}.name())))
 	return []rule{join(sk.relayMarked(true), slot0, one(nft.Jump(relayChain(v))))}
 }
 

@@ -107,7 +107,7 @@ func (r *renderer) service(a *applied) {
 // above appends the elements of the frontends that are counted in addition to the frontends of the record.
 func (r *renderer) above(a *applied) {
 	for _, above := range a.above {
-		b := r.begin(above.port, above.frontend)
+		b := r.begin(a, above.port, above.frontend)
 		b.masquerade(state.MasqueradeNever) // its packets pass the chain without being marked
 		b.count()
 	}
@@ -139,10 +139,12 @@ func (r *renderer) port(a *applied, p *state.Port, place *placement, lists *sour
 		if isKept && !f.Restricted && !d.changes(f) {
 			continue
 		}
-		b := r.begin(p, f)
+		b := r.begin(a, p, f)
 		b.affinity, b.tableNumbers = affinity, tableNumbers
 		if isKept {
 			b.only = d
+		} else if f.LastPort != 0 {
+			r.blocks(p, f, a.numbers[rangeOwner(p, f)])
 		}
 		if f.Restricted {
 			list, isNew := lists.index(p.Family, f.Sources)
@@ -251,7 +253,7 @@ func frontendElement(p *state.Port, f *state.Frontend) (element, int) {
 	return e, w.n
 }
 
-// frontendKey is the key under which placements read from the kernel are found.
+// frontendKey is the key under which placements read from the kernel are found, of a frontend that is no range.
 func frontendKey(p *state.Port, f *state.Frontend) elementKey {
 	e, _ := frontendElement(p, f)
 	e.set = setID{space: service, kind: slots}
@@ -262,7 +264,7 @@ func frontendKey(p *state.Port, f *state.Frontend) elementKey {
 }
 
 // begin begins with the elements of a frontend.
-func (r *renderer) begin(p *state.Port, f *state.Frontend) frontendRenderer {
+func (r *renderer) begin(a *applied, p *state.Port, f *state.Frontend) frontendRenderer {
 	s := service
 	if f.Kind == state.NodePort {
 		s = nodePort
@@ -272,6 +274,11 @@ func (r *renderer) begin(p *state.Port, f *state.Frontend) frontendRenderer {
 			guard = clusterIPs
 		}
 		r.shared = append(r.shared, newSharedKey(guard, f.Addr))
+	}
+	if f.LastPort != 0 {
+		r.shared = append(r.shared, newSharedKey(rangeIPs, f.Addr))
+		e := numberElement(p.Family, a.numbers[rangeOwner(p, f)])
+		return frontendRenderer{renderer: r, base: e, keyLen: frontendLen(p.Family, ranges), space: ranges}
 	}
 	base, keyLen := frontendElement(p, f)
 	return frontendRenderer{renderer: r, base: base, keyLen: keyLen, space: s}

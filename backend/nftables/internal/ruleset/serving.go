@@ -105,9 +105,9 @@ func (m moves) port(name state.ServiceName, was, is *state.Port) {
 	}
 }
 
-// servingLists returns the lists of endpoints of a TCP port. There are none if p is nil, or of another protocol.
+// servingLists returns the lists of endpoints of a TCP port. There are none if p is nil, of another protocol, or a range, whose endpoints have no port.
 func servingLists(p *state.Port) (lists [numRoutes + 1][]state.Endpoint) {
-	if p == nil || p.Protocol != state.TCP {
+	if p == nil || p.Protocol != state.TCP || isRange(p) {
 		return lists
 	}
 	for i, r := range routes(p) {

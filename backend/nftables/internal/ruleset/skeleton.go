@@ -18,6 +18,7 @@ import (
 //	                                │                  └─ service-masquerade, [service-outside] ─ [service-inside] … pick a slot, reject, drop
 //	                                ├─ [cluster-ip] ── service, node-port, reject
 //	                                ├─ node-port ── the same as service with keys that have no address
+//	                                ├─ [ranges] ── range-… ── the same as service with keys that are numbers, if there are ranges (ranges.go)
 //	                                └─ strays
 //	postrouting, input ── translated ─ [firewall-again-…] [learn-…] (affinity); masquerade
 //
@@ -97,8 +98,9 @@ func (sk *skeleton) chains() []nft.Chain {
 		),
 		{Name: chainServices, Rules: slices.Concat(sk.refuseOnLoopback(), []rule{
 			// nft: ip daddr @external-ips jump service
+			// nft: ip daddr @external-ips jump external-ip
 			join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: externalIPs}.name()),
-				nft.Jump(sk.spaceChain(service)))),
+				nft.Jump(sk.externalChain()))),
 			// nft: ip daddr @cluster-ips goto cluster-ip
 			join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: clusterIPs}.name()),
 				nft.Goto(chainClusterIP))),
@@ -111,15 +113,15 @@ func (sk *skeleton) chains() []nft.Chain {
 		// here would refuse connections to a service that has just appeared, whose frontends were not there yet.
 		{Name: chainClusterIP, Rules: slices.Concat([]rule{
 			// nft: jump service
-			one(nft.Jump(sk.spaceChain(service))),
+			one(nft.Jump(sk.spaceChain(inSpace(service)))),
 			sk.toNodePorts(),
-		}, sk.toPing(), []rule{
+		}, sk.toPing(), sk.toRanges(), []rule{
 			// nft: ip daddr @cluster-ips fib daddr type != local goto reject
 			join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: clusterIPs}.name())), sk.notLocal(),
 				one(nft.Goto(chainReject))),
 			one(nft.Goto(chainStrays)),
 		})},
-		sk.firewall(),
+		sk.firewall(inSpace(service)),
 		sk.translated(),
 		{Name: chainReject, Rules: append(sk.countOnLoopback(), []rule{
 			// nft: reject with tcp reset
@@ -132,7 +134,9 @@ func (sk *skeleton) chains() []nft.Chain {
 	for _, p := range protocols {
 		chains = append(chains, sk.firewallAgain(p))
 		if len(sk.shape.timeouts) > 0 {
-			chains = append(chains, sk.learn(service, p), sk.learn(nodePort, p))
+			for _, s := range sk.shape.places() {
+				chains = append(chains, sk.learn(s, p))
+			}
 		}
 	}
 	if sk.shape.loopback && sk.f == state.IPv4 {
@@ -144,10 +148,10 @@ func (sk *skeleton) chains() []nft.Chain {
 			chains = append(chains, sk.markChain(state.Masquerade(m)))
 		}
 	}
-	for _, s := range []space{service, nodePort} {
+	for _, s := range sk.shape.places() {
 		chains = append(chains, sk.spaceChains(s)...)
 	}
-	return append(chains, sk.relayChains()...)
+	return slices.Concat(chains, sk.rangeChains(), sk.relayChains())
 }
 
 // toUpstream lets a proxy reach the source of its state with any set of Services. These connections bypass all frontends except cluster
@@ -239,21 +243,37 @@ func (sk *skeleton) load(reg uint32, fields ...field) []nft.Expr {
 	return exprs
 }
 
-// key returns the fields of a space's key and the register behind them.
-func (sk *skeleton) key(s space) ([]field, uint32) {
-	if s == service {
-		return []field{dstAddr, proto, dstPort}, nft.Reg0 + sk.addrRegs() + 2
+// key loads a frontend's key, and returns the register behind it.
+func (sk *skeleton) key(s where) (load []nft.Expr, next uint32) {
+	switch s.space {
+	case service:
+		return sk.load(nft.Reg0, dstAddr, proto, dstPort), nft.Reg0 + sk.addrRegs() + 2
+	case nodePort:
+		return sk.load(nft.Reg0, proto, dstPort), nft.Reg0 + 2
 	}
-	return []field{proto, dstPort}, nft.Reg0 + 2
+	return sk.rangeNumber(s.length, dstAddr, proto, dstPort), nft.Reg0 + 1
+}
+
+// origKey loads the key of the frontend of a connection that is translated already.
+func (sk *skeleton) origKey(s where) []nft.Expr {
+	switch s.space {
+	case service:
+		return sk.load(nft.Reg0, origDstAddr, proto, origDstPort)
+	case nodePort:
+		return sk.load(nft.Reg0, proto, origDstPort)
+	}
+	return sk.rangeNumber(s.length, origDstAddr, proto, origDstPort)
 }
 
 // in matches packets whose key is in a set of the space.
 //
 //	nft: … ip daddr . meta l4proto . th dport @service-… …
 //	nft: … meta l4proto . th dport @node-port-… …
-func (sk *skeleton) in(id setID) []nft.Expr {
-	fields, _ := sk.key(id.space)
-	return join(sk.load(nft.Reg0, fields...), one(nft.InSet(nft.Reg0, id.name())))
+//	nft: … meta mark @range-… …
+func (sk *skeleton) in(s where, id setID) []nft.Expr {
+	id.space = s.space
+	key, _ := sk.key(s)
+	return join(key, one(nft.InSet(nft.Reg0, id.name())))
 }
 
 // savedMark holds the packet's mark for the moment in which a number passes through it.
@@ -269,57 +289,74 @@ func (sk *skeleton) numbered(dst uint32, lookup ...[]nft.Expr) []nft.Expr {
 		one(nft.SetMeta(dst, nft.MetaMark), nft.Meta(dst, nft.MetaMark), nft.SetMeta(savedMark, nft.MetaMark)))
 }
 
-// hasNumber is numbered for the number of a frontend, which is at fields, into the first register.
+// hasNumber is numbered for the number of a frontend whose key was loaded, into the first register.
 //
 //	nft: … meta mark set ip daddr . meta l4proto . th dport map @service-restricted meta mark set meta mark …
 //	nft: … meta mark set ct original ip daddr . meta l4proto . ct original proto-dst map @service-sticky meta mark set meta mark …
-func (sk *skeleton) hasNumber(s space, k kind, fields ...field) []nft.Expr {
-	return sk.numbered(nft.Reg0, sk.load(nft.Reg0, fields...),
-		one(nft.MapLookup(nft.Reg0, nft.Reg0, setID{space: s, kind: k}.name())))
+func (sk *skeleton) hasNumber(s where, k kind, key []nft.Expr) []nft.Expr {
+	return sk.numbered(nft.Reg0, key, one(nft.MapLookup(nft.Reg0, nft.Reg0, setID{space: s.space, kind: k}.name())))
 }
 
 // pick translates the destination to that in a random one of mod slots.
 //
 //	nft: … dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 3 offset 65536 map @service-slots
 //	nft: … dnat ip to meta l4proto . th dport . numgen random mod 3 map @node-port-slots
-func (sk *skeleton) pick(s space, v view, mod uint32) []nft.Expr {
-	fields, index := sk.key(s)
+//	nft: … dnat to meta mark . numgen random mod … map @range-slots
+func (sk *skeleton) pick(s where, v view, mod uint32) []nft.Expr {
+	key, index := sk.key(s)
 	result := index + 1
-	return join(sk.load(nft.Reg0, fields...), one(
+	return join(key, one(
 		nft.Random(index, mod, v.slotOffset()),
-		nft.MapLookup(nft.Reg0, result, setID{space: s, kind: slots}.name()),
-		nft.DNAT(family(sk.f), result, result+sk.addrRegs()),
+		nft.MapLookup(nft.Reg0, result, setID{space: s.space, kind: slots}.name()),
+		sk.dnat(s, result),
 	))
 }
 
-func (sk *skeleton) spaceChain(s space) string {
-	if s == service {
-		return "service"
+// dnat translates the destination to the endpoint in a register and those behind it. Connections to ranges keep their port.
+func (sk *skeleton) dnat(s where, endpoint uint32) nft.Expr {
+	if s.space == ranges {
+		return nft.DNATAddr(family(sk.f), endpoint)
 	}
-	return "node-port"
+	return nft.DNAT(family(sk.f), endpoint, endpoint+sk.addrRegs())
 }
 
-func (sk *skeleton) splitChain(s space) string      { return s.prefix() + "split" }
-func (sk *skeleton) outsideChain(s space) string    { return s.prefix() + "outside" }
-func (sk *skeleton) insideChain(s space) string     { return s.prefix() + "inside" }
-func (sk *skeleton) masqueradeChain(s space) string { return s.prefix() + "masquerade" }
+func (sk *skeleton) spaceChain(s where) string { return strings.TrimSuffix(s.chain(""), "-") }
+
+func (sk *skeleton) splitChain(s where) string      { return s.chain("split") }
+func (sk *skeleton) outsideChain(s where) string    { return s.chain("outside") }
+func (sk *skeleton) insideChain(s where) string     { return s.chain("inside") }
+func (sk *skeleton) masqueradeChain(s where) string { return s.chain("masquerade") }
+func (sk *skeleton) firewallChain(s where) string {
+	if s.space == ranges {
+		return s.chain(chainFirewall)
+	}
+	return chainFirewall
+}
 
 // spaceChains returns the chains that decide about connections to the frontends of a space.
-func (sk *skeleton) spaceChains(s space) []nft.Chain {
+func (sk *skeleton) spaceChains(s where) []nft.Chain {
 	// nft: … @…-split jump …-split
-	toSplit := join(sk.in(setID{space: s, kind: split}), one(nft.Jump(sk.splitChain(s))))
+	toSplit := join(sk.in(s, setID{kind: split}), one(nft.Jump(sk.splitChain(s))))
 	// nft: jump …-masquerade
 	mark := one(nft.Jump(sk.masqueradeChain(s)))
 	var rules []rule
+	if s.space == ranges {
+		// The packet may have the mark of another space.
+		//
+		//	nft: meta mark set meta mark & 0xffffbfff
+		rules = append(rules, sk.setMark(0))
+	}
 	if sk.shape.counted {
 		// Counts if the frontend is there, and goes on.
 		//
 		//	nft: … @…-counts
-		rules = append(rules, sk.in(setID{space: s, kind: counts}))
+		rules = append(rules, sk.in(s, setID{kind: counts}))
 	}
-	if s == service {
+	key, _ := sk.key(s)
+	if s.space != nodePort {
 		// nft: meta mark set ip daddr . meta l4proto . th dport map @service-restricted meta mark set meta mark jump firewall
-		rules = append(rules, join(sk.hasNumber(s, restricted, dstAddr, proto, dstPort), one(nft.Jump(chainFirewall))))
+		// nft: meta mark set … map @range-restricted meta mark set meta mark jump range-…firewall
+		rules = append(rules, join(sk.hasNumber(s, restricted, key), one(nft.Jump(sk.firewallChain(s)))))
 	}
 	// A frontend may become split, or cease to be, together with its masquerade rule. Looking twice makes sure that a client from
 	// outside never gets an endpoint elsewhere with the masquerade rule that is meant for local ones. If a commit changes a view before
@@ -334,19 +371,19 @@ func (sk *skeleton) spaceChains(s space) []nft.Chain {
 	//	nft: jump …-masquerade
 	//	nft: … @…-split goto …-outside
 	splitChain := nft.Chain{Name: sk.splitChain(s), Rules: []rule{sk.setMark(0), mark,
-		join(sk.in(setID{space: s, kind: split}), one(nft.Goto(sk.outsideChain(s))))}}
+		join(sk.in(s, setID{kind: split}), one(nft.Goto(sk.outsideChain(s))))}}
 	outsideChain := nft.Chain{Name: sk.outsideChain(s), Rules: sk.insideGoto(sk.insideChain(s))}
 	outsidePicks, outsideBig := sk.picks(s, outside)
 	outsideChain.Rules = append(outsideChain.Rules, outsidePicks...)
 	insidePicks, insideBig := sk.picks(s, inside)
 
 	m := nft.Chain{Name: sk.masqueradeChain(s)}
-	usual := sk.settings.usualMasquerade(s, sk.f)
+	usual := sk.settings.usualMasquerade(s.space, sk.f)
 	for kind := range masqueradeNames {
 		if k := state.Masquerade(kind); k != usual {
 			// nft: … @…-masquerade-… goto mark-…
 			// nft: … @…-masquerade-never return
-			m.Rules = append(m.Rules, join(sk.in(setID{space: s, kind: masquerade, arg: uint32(kind)}), sk.markOrReturn(k)))
+			m.Rules = append(m.Rules, join(sk.in(s, setID{kind: masquerade, arg: uint32(kind)}), sk.markOrReturn(k)))
 		}
 	}
 	if usual != state.MasqueradeNever {
@@ -359,59 +396,59 @@ func (sk *skeleton) spaceChains(s space) []nft.Chain {
 }
 
 // countChains are the chains that count connections before they end.
-func (sk *skeleton) countChains(s space) []nft.Chain {
+func (sk *skeleton) countChains(s where) []nft.Chain {
 	if !sk.shape.counted {
 		return nil
 	}
 	return []nft.Chain{
 		// nft: … @…-reject-counts
 		// nft: goto reject
-		{Name: s.prefix() + chainCountReject, Rules: []rule{sk.in(setID{space: s, kind: rejectCounts}), one(nft.Goto(chainReject))}},
+		{Name: s.chain(chainCountReject), Rules: []rule{sk.in(s, setID{kind: rejectCounts}), one(nft.Goto(chainReject))}},
 		// nft: … @…-drop-counts
 		// nft: drop
-		{Name: s.prefix() + chainCountDrop, Rules: []rule{sk.in(setID{space: s, kind: dropCounts}), one(nft.Drop())}},
+		{Name: s.chain(chainCountDrop), Rules: []rule{sk.in(s, setID{kind: dropCounts}), one(nft.Drop())}},
 	}
 }
 
 // rejects ends a rule whose connections to a frontend are rejected.
-func (sk *skeleton) rejects(s space) []nft.Expr {
+func (sk *skeleton) rejects(s where) []nft.Expr {
 	if sk.shape.counted {
-		return one(nft.Goto(s.prefix() + chainCountReject))
+		return one(nft.Goto(s.chain(chainCountReject)))
 	}
 	return one(nft.Goto(chainReject))
 }
 
 // drops ends a rule whose connections to a frontend are dropped.
-func (sk *skeleton) drops(s space) []nft.Expr {
+func (sk *skeleton) drops(s where) []nft.Expr {
 	if sk.shape.counted {
-		return one(nft.Goto(s.prefix() + chainCountDrop))
+		return one(nft.Goto(s.chain(chainCountDrop)))
 	}
 	return one(nft.Drop())
 }
 
 // picks returns the rules that choose an endpoint, or the verdict where there is none, and the chains that they need.
-func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
+func (sk *skeleton) picks(s where, v view) (rules []rule, chains []nft.Chain) {
 	rules = sk.toRelay(s, v)
 	if len(sk.shape.timeouts) > 0 {
 		chain := sk.recall(s, v)
 		chains = append(chains, chain)
-		fields, _ := sk.key(s)
+		key, _ := sk.key(s)
 		// nft: meta mark set … map @…-sticky meta mark set meta mark jump …recall
-		rules = append(rules, join(sk.hasNumber(s, sticky, fields...), one(nft.Jump(chain.Name))))
+		rules = append(rules, join(sk.hasNumber(s, sticky, key), one(nft.Jump(chain.Name))))
 	}
 	hashRules, hashChains := sk.hashing(s, v)
 	rules, chains = append(rules, hashRules...), append(chains, hashChains...)
 	for _, k := range classes {
-		if k > sk.shape.class[s][v] {
+		if k > sk.shape.class[s.space][v] {
 			break
 		}
-		class := sk.in(setID{space: s, view: v, kind: endpoints, arg: k})
+		class := sk.in(s, setID{view: v, kind: endpoints, arg: k})
 		if k <= exactClass {
 			// nft: … @…endpoints-… dnat ip to … . numgen random mod … map @…-slots
 			rules = append(rules, join(class, sk.pick(s, v, k)))
 			continue
 		}
-		chain := nft.Chain{Name: fmt.Sprintf("%s%spick-%d", s.prefix(), v.infix(), k)}
+		chain := nft.Chain{Name: s.chain(fmt.Sprintf("%spick-%d", v.infix(), k))}
 		for range tries {
 			// nft: dnat ip to … . numgen random mod 24 … @…-slots
 			chain.Rules = append(chain.Rules, sk.pick(s, v, k))
@@ -421,15 +458,15 @@ func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
 		rules = append(rules, join(class, one(nft.Jump(chain.Name))))
 	}
 	for _, k := range shareClasses {
-		if k > sk.shape.share[s][v] {
+		if k > sk.shape.share[s.space][v] {
 			break
 		}
-		weighted := sk.in(setID{space: s, view: v, kind: shares, arg: k})
+		weighted := sk.in(s, setID{view: v, kind: shares, arg: k})
 		// All slots are filled, except for the slots of a share that is refused. If a commit has come in between, slot 0 is right.
 		//
 		//	nft: dnat ip to … . numgen random mod 64 … @…-slots
 		//	nft: … @…shares-64 goto …count-reject
-		chain := nft.Chain{Name: fmt.Sprintf("%s%sshare-%d", s.prefix(), v.infix(), k), Rules: []rule{sk.pick(s, v, k), join(weighted, sk.rejects(s))}}
+		chain := nft.Chain{Name: s.chain(fmt.Sprintf("%sshare-%d", v.infix(), k)), Rules: []rule{sk.pick(s, v, k), join(weighted, sk.rejects(s))}}
 		chains = append(chains, chain)
 		// nft: … @…shares-64 jump …share-64
 		rules = append(rules, join(weighted, one(nft.Jump(chain.Name))))
@@ -442,8 +479,8 @@ func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
 	//	nft: … @…reject goto …count-reject
 	//	nft: … @…drop goto …count-drop
 	slot0 := sk.pick(s, v, 1)
-	rejected := join(sk.in(setID{space: s, view: v, kind: reject}), sk.rejects(s))
-	dropped := join(sk.in(setID{space: s, view: v, kind: drop}), sk.drops(s))
+	rejected := join(sk.in(s, setID{view: v, kind: reject}), sk.rejects(s))
+	dropped := join(sk.in(s, setID{view: v, kind: drop}), sk.drops(s))
 	return append(rules, slot0, rejected, dropped, slot0, rejected), chains
 }
 
@@ -451,27 +488,28 @@ func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
 // number of the endpoint leads to one of the frontend's own slots. Otherwise the rules forget the endpoint, so that they can learn the new
 // one, because learning changes no existing element. They keep it if the client gets no endpoint. They also keep it if the frontend has
 // just become split or unsplit, because the other view may have the endpoint.
-func (sk *skeleton) recall(s space, v view) nft.Chain {
-	fields, index := sk.key(s)
+func (sk *skeleton) recall(s where, v view) nft.Chain {
+	key, index := sk.key(s)
 	result := index + 1
 	// nft: … map @…-sticky … . ip saddr map @affinity … dnat ip to … . meta mark & 0x8fffffff | 0x80000000 map @…-slots
 	// nft: … map @…-sticky … . ip saddr map @affinity … dnat ip to … . meta mark & … | … map @…-slots
+	// nft: … map @range-sticky … . ip saddr map @affinity … dnat to … . meta mark & … | … map @range-slots
 	remembered := join(
-		sk.hasNumber(s, sticky, fields...),
+		sk.hasNumber(s, sticky, key),
 		sk.numbered(index, sk.load(nft.Reg0+1, srcAddr), one(nft.MapLookup(nft.Reg0, index, setID{kind: affinity}.name()))),
-		one(nft.Mask(index, 1<<endpointNumberBits-1, v.numberedSlots())), sk.load(nft.Reg0, fields...),
-		one(nft.MapLookup(nft.Reg0, result, setID{space: s, kind: slots}.name()), nft.DNAT(family(sk.f), result, result+sk.addrRegs())),
+		one(nft.Mask(index, 1<<endpointNumberBits-1, v.numberedSlots())), key,
+		one(nft.MapLookup(nft.Reg0, result, setID{space: s.space, kind: slots}.name()), sk.dnat(s, result)),
 	)
 	// nft: … @…-sticky meta mark set meta mark delete @affinity { meta mark . ip saddr : meta mark }
-	forget := join(sk.hasNumber(s, sticky, fields...), sk.load(nft.Reg0+1, srcAddr),
+	forget := join(sk.hasNumber(s, sticky, key), sk.load(nft.Reg0+1, srcAddr),
 		one(nft.DeleteFromMap(setID{kind: affinity}.name(), nft.Reg0, nft.Reg0)))
 	rules := []rule{remembered}
 	for _, k := range []kind{reject, drop} {
 		// nft: … @…reject return
 		// nft: … @…drop return
-		rules = append(rules, join(sk.in(setID{space: s, view: v, kind: k}), one(nft.Return())))
+		rules = append(rules, join(sk.in(s, setID{view: v, kind: k}), one(nft.Return())))
 	}
-	inSplit := sk.in(setID{space: s, kind: split})
+	inSplit := sk.in(s, setID{kind: split})
 	if v == common {
 		// nft: … @…-split return
 		rules = append(rules, join(inSplit, one(nft.Return())), forget)
@@ -479,7 +517,7 @@ func (sk *skeleton) recall(s space, v view) nft.Chain {
 		// nft: … @…-split meta mark set … delete @affinity …
 		rules = append(rules, join(inSplit, forget))
 	}
-	return nft.Chain{Name: s.prefix() + v.infix() + chainRecall, Rules: rules}
+	return nft.Chain{Name: s.chain(v.infix() + chainRecall), Rules: rules}
 }
 
 // insideGoto sends connections of all clients but those outside to a chain.
@@ -594,9 +632,8 @@ func (sk *skeleton) refuseOnLoopback() (rules []rule) {
 		return nil
 	}
 	for _, id := range []setID{{kind: unserved}, {kind: reject}, {view: inside, kind: reject}} {
-		id.space = nodePort
 		// In family ip6: ip6 daddr ::1 meta l4proto . th dport @node-port-… meta l4proto @localhost-rejects goto reject
-		rules = append(rules, join(sk.loopbackOnly(), sk.in(id), sk.countsLocally(), one(nft.Goto(chainReject))))
+		rules = append(rules, join(sk.loopbackOnly(), sk.in(inSpace(nodePort), id), sk.countsLocally(), one(nft.Goto(chainReject))))
 	}
 	return rules
 }
@@ -679,7 +716,7 @@ func (sk *skeleton) notLocal() []nft.Expr {
 func (sk *skeleton) toNodePorts() rule {
 	// nft: ip daddr @node-port-ips jump node-port
 	return join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: nodePortIPs}.name()),
-		nft.Jump(sk.spaceChain(nodePort))))
+		nft.Jump(sk.spaceChain(inSpace(nodePort)))))
 }
 
 // nft can only show a connection's port if the rule has matched the protocol.
@@ -694,20 +731,21 @@ func protocolChain(name string, p state.Protocol) string {
 }
 
 // firewall returns if the client may connect to a frontend that is restricted.
-func (sk *skeleton) firewall() nft.Chain {
-	key := []field{dstAddr, proto, dstPort}
-	return nft.Chain{Name: chainFirewall, Rules: sk.onlyAllowed(nil, key, srcAddr, sk.drops(service))}
+func (sk *skeleton) firewall(s where) nft.Chain {
+	key, _ := sk.key(s)
+	return nft.Chain{Name: sk.firewallChain(s), Rules: sk.onlyAllowed(sk.hasNumber(s, restricted, key), srcAddr, sk.drops(s))}
 }
 
 // firewallAgain is the firewall for connections that are translated already.
 func (sk *skeleton) firewallAgain(p state.Protocol) nft.Chain {
-	key := []field{origDstAddr, proto, origDstPort}
-	return nft.Chain{Name: protocolChain(chainFirewallAgain, p), Rules: sk.onlyAllowed(sk.isProto(p), key, origSrcAddr, one(nft.Drop()))}
+	s := inSpace(service)
+	number := join(sk.isProto(p), sk.hasNumber(s, restricted, sk.origKey(s)))
+	return nft.Chain{Name: protocolChain(chainFirewallAgain, p), Rules: sk.onlyAllowed(number, origSrcAddr, one(nft.Drop()))}
 }
 
-// onlyAllowed returns rules that return for clients in a frontend's list and end with drops for all other clients. A list has its
-// ranges in one set for each prefix length.
-func (sk *skeleton) onlyAllowed(match []nft.Expr, frontend []field, client field, drops []nft.Expr) []rule {
+// onlyAllowed returns rules that return for clients in a frontend's list, whose number is loaded, and end with drops for all other clients. A list has
+// its ranges in one set for each prefix length.
+func (sk *skeleton) onlyAllowed(number []nft.Expr, client field, drops []nft.Expr) []rule {
 	var rules []rule
 	bits := 8 * addrLen(sk.f)
 	for n, used := range sk.shape.of(sk.f) {
@@ -716,13 +754,14 @@ func (sk *skeleton) onlyAllowed(match []nft.Expr, frontend []field, client field
 		}
 		// nft: … map @service-restricted … . ip saddr & 255.255.0.0 @allowed-16 return
 		// nft: … map @service-restricted … . ip saddr @allowed-32 return
+		// nft: … map @range-restricted … . ip saddr @allowed-32 return
 		// nft: meta l4proto … map @service-restricted … . ct original ip saddr & 255.255.0.0 @allowed-16 return
 		// nft: meta l4proto … map @service-restricted … . ct original ip saddr @allowed-32 return
 		masked := sk.load(nft.Reg0+1, client)
 		if n < bits {
 			masked = append(masked, nft.MaskBytes(nft.Reg0+1, lengthMask(n, bits)))
 		}
-		rules = append(rules, join(match, sk.hasNumber(service, restricted, frontend...), masked,
+		rules = append(rules, join(number, masked,
 			one(nft.InSet(nft.Reg0, setID{kind: allowed, arg: uint32(n)}.name()), nft.Return())))
 	}
 	// A commit may replace a range by one of a length that has been asked for already. So all are asked again before the drop; and the
@@ -730,18 +769,19 @@ func (sk *skeleton) onlyAllowed(match []nft.Expr, frontend []field, client field
 	//
 	//	nft: … map @service-restricted meta mark set meta mark goto service-count-drop
 	//	nft: … map @service-restricted meta mark set meta mark drop
+	//	nft: … map @range-restricted meta mark set meta mark goto range-…count-drop
 	rules = append(rules, rules...)
-	return append(rules, join(match, sk.hasNumber(service, restricted, frontend...), drops))
+	return append(rules, join(number, drops))
 }
 
 // translated looks at connections whose endpoint has been picked. The frontend may have become restricted after the connection found it
 // open. Then the client may be denied the picked endpoint.
 func (sk *skeleton) translated() nft.Chain {
 	c := nft.Chain{Name: chainTranslated}
-	key := []field{origDstAddr, proto, origDstPort}
+	s, node := inSpace(service), inSpace(nodePort)
 	for _, p := range protocols {
 		// nft: meta l4proto … map @service-restricted meta mark set meta mark jump firewall-again-…
-		c.Rules = append(c.Rules, join(sk.isProto(p), sk.hasNumber(service, restricted, key...),
+		c.Rules = append(c.Rules, join(sk.isProto(p), sk.hasNumber(s, restricted, sk.origKey(s)),
 			one(nft.Jump(protocolChain(chainFirewallAgain, p)))))
 	}
 	if len(sk.shape.timeouts) == 0 {
@@ -749,35 +789,37 @@ func (sk *skeleton) translated() nft.Chain {
 	}
 	for _, p := range protocols {
 		// nft: meta l4proto … map @service-sticky meta mark set meta mark goto service-learn-…
-		c.Rules = append(c.Rules, join(sk.isProto(p), sk.hasNumber(service, sticky, key...), one(nft.Goto(sk.learnChain(service, p)))))
+		c.Rules = append(c.Rules, join(sk.isProto(p), sk.hasNumber(s, sticky, sk.origKey(s)), one(nft.Goto(sk.learnChain(s, p)))))
 	}
 	for _, p := range protocols {
 		// nft: meta l4proto … ct original ip daddr @node-port-ips … map @node-port-sticky … goto node-port-learn-…
 		c.Rules = append(c.Rules, join(sk.isProto(p), sk.load(nft.Reg0, origDstAddr), one(nft.InSet(nft.Reg0, setID{kind: nodePortIPs}.name())),
-			sk.hasNumber(nodePort, sticky, key[1:]...), one(nft.Goto(sk.learnChain(nodePort, p)))))
+			sk.hasNumber(node, sticky, sk.origKey(node)), one(nft.Goto(sk.learnChain(node, p)))))
 	}
+	c.Rules = append(c.Rules, sk.learnRanges()...)
 	return c
 }
 
-func (sk *skeleton) learnChain(s space, p state.Protocol) string {
-	return protocolChain(s.prefix()+chainLearn, p)
+func (sk *skeleton) learnChain(s where, p state.Protocol) string {
+	return protocolChain(s.chain(chainLearn), p)
 }
 
 // learn remembers which endpoint a client of a port with affinity got, from the connection's translation, or goes on remembering it.
 // An endpoint that has just left the port has no number, and is not remembered.
-func (sk *skeleton) learn(s space, p state.Protocol) nft.Chain {
+func (sk *skeleton) learn(s where, p state.Protocol) nft.Chain {
 	c := nft.Chain{Name: sk.learnChain(s, p)}
-	orig := []field{origDstAddr, proto, origDstPort}
-	if s == nodePort {
-		orig = orig[1:]
+	key := sk.origKey(s)
+	endpoint := sk.load(nft.Reg0+1, dstAddr, dstPort)
+	if s.space == ranges { // whose endpoints have port 0
+		endpoint = append(endpoint, nft.MaskBytes(nft.Reg0+1+sk.addrRegs(), []byte{0, 0}))
 	}
 	number := nft.Reg0 + sk.addrRegs() + 2
 	for _, t := range sk.shape.timeouts {
 		// nft: … @…-sticky-10800 … map @…-sticky … map @endpoint-numbers … update @affinity { … timeout 3h : meta mark } return
 		c.Rules = append(c.Rules, join(
-			sk.isProto(p), sk.load(nft.Reg0, orig...), one(nft.InSet(nft.Reg0, setID{space: s, kind: stickyFor, arg: t}.name())),
-			sk.hasNumber(s, sticky, orig...),
-			sk.numbered(number, sk.load(nft.Reg0+1, dstAddr, dstPort),
+			sk.isProto(p), key, one(nft.InSet(nft.Reg0, setID{space: s.space, kind: stickyFor, arg: t}.name())),
+			sk.hasNumber(s, sticky, key),
+			sk.numbered(number, endpoint,
 				one(nft.MapLookup(nft.Reg0, number, setID{kind: endpointNumbers}.name()))),
 			sk.load(nft.Reg0+1, origSrcAddr),
 			one(nft.UpdateMap(setID{kind: affinity}.name(), nft.Reg0, number, uint64(t)*1000), nft.Return()),

@@ -26,6 +26,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 const (
 	goldenSkeleton = "testdata/skeleton.nft"
+	goldenRanges   = "testdata/ranges.nft"
 	goldenResets   = "testdata/resets.nft"
 	goldenDrains   = "testdata/drains.nft"
 )
@@ -61,6 +62,33 @@ func TestGoldenSkeleton(t *testing.T) {
 		p.compareTable(&tableState{family: f}) // there is no table
 	}
 	checkGolden(t, goldenSkeleton, p.Write)
+}
+
+// withRanges is a shape with what ranges can need, and little else. Each length of blocks has the same rules. The lengths for all ports, for one
+// port, and one in between are there.
+func withRanges() *shape {
+	s := &shape{counted: true}
+	for _, length := range []uint32{0, 13, portBits} {
+		s.needs(state.IPv4, setID{space: service, kind: blocks, arg: length})
+	}
+	for _, f := range families {
+		s.needs(f, setID{kind: allowed, arg: 32})
+	}
+	s.needs(state.IPv4, setID{space: ranges, kind: stickyFor, arg: 10_800})
+	s.needs(state.IPv4, setID{space: ranges, kind: endpoints, arg: 2})
+	s.needs(state.IPv4, setID{space: ranges, view: outside, kind: shares, arg: shareClasses[0]})
+	s.hash[ranges][common] = allHashRules
+	return s
+}
+
+// TestGoldenRanges is TestGoldenSkeleton with ranges.
+func TestGoldenRanges(t *testing.T) {
+	p := newPlan(testSettings(families...), NewMirror(), NewMirror())
+	p.shape, p.node = *withRanges(), testNode
+	for _, f := range families {
+		p.compareTable(&tableState{family: f})
+	}
+	checkGolden(t, goldenRanges, p.Write)
 }
 
 // testListeners are the listeners of a relay.
@@ -140,34 +168,36 @@ func nftCommand(t *testing.T, ns *netns.NS, args ...string) (out string) {
 	return out
 }
 
-// TestRulesShowTheirSyntax compares the comments in skeleton.go, relay.go, hash.go, ping.go and resets.go that begin with "nft:" with the rules of family ip in the
+// TestRulesShowTheirSyntax compares the comments in skeleton.go, relay.go, hash.go, ranges.go, ping.go and resets.go that begin with "nft:" with the rules of family ip in the
 // golden files: each shows a rule that is there, and each rule is shown by one.
 func TestRulesShowTheirSyntax(t *testing.T) {
 	for _, c := range []struct {
-		code            []string
-		golden, table   string
+		code, golden    []string
+		table           string
 		rules, comments int // at least
 	}{
-		{[]string{"skeleton.go", "relay.go", "hash.go", "ping.go"}, goldenSkeleton, TableName, 100, 40},
-		{[]string{"resets.go"}, goldenDrains, ResetsName, 2, 5},
+		{[]string{"skeleton.go", "relay.go", "hash.go", "ranges.go", "ping.go"}, []string{goldenSkeleton, goldenRanges}, TableName, 100, 40},
+		{[]string{"resets.go"}, []string{goldenDrains}, ResetsName, 2, 5},
 	} {
 		checkSyntax(t, c.code, c.golden, c.table, c.rules, c.comments)
 	}
 }
 
-func checkSyntax(t *testing.T, files []string, golden, name string, leastRules, leastComments int) {
+func checkSyntax(t *testing.T, files, goldens []string, name string, leastRules, leastComments int) {
 	t.Helper()
-	listed, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
 	rules := map[string]bool{} // true if a comment shows all of it
-	_, table, _ := strings.Cut(string(listed), "table ip "+name+" {\n")
-	table, _, _ = strings.Cut(table, "\n}\n")
-	_, chains, _ := strings.Cut(table, "\tchain ")
-	for line := range strings.Lines(chains) {
-		if text, ok := strings.CutPrefix(line, "\t\t"); ok && !strings.HasPrefix(text, "type ") {
-			rules[strings.TrimSuffix(text, "\n")] = false
+	for _, golden := range goldens {
+		listed, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, table, _ := strings.Cut(string(listed), "table ip "+name+" {\n")
+		table, _, _ = strings.Cut(table, "\n}\n")
+		_, chains, _ := strings.Cut(table, "\tchain ")
+		for line := range strings.Lines(chains) {
+			if text, ok := strings.CutPrefix(line, "\t\t"); ok && !strings.HasPrefix(text, "type ") {
+				rules[strings.TrimSuffix(text, "\n")] = false
+			}
 		}
 	}
 	var code []byte
@@ -178,7 +208,7 @@ func checkSyntax(t *testing.T, files []string, golden, name string, leastRules, 
 		}
 		code = append(code, text...)
 	}
-	file := strings.Join(files, ", ")
+	file, golden := strings.Join(files, ", "), strings.Join(goldens, ", ")
 	comments := regexp.MustCompile(`(?m)^\s*//\s+nft: (.*)$`).FindAllStringSubmatch(string(code), -1)
 	for _, c := range comments {
 		text, begins := strings.CutPrefix(c[1], "… ")

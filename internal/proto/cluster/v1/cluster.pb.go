@@ -689,7 +689,7 @@ type Annotation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Such as switchyard.net/balance.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The value as it stands, up to 256 bytes. A longer one is cut and ends with "…".
+	// The value as it stands, up to 256 bytes, or 2560 of switchyard.net/port-ranges. A longer one is cut and ends with "…".
 	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
