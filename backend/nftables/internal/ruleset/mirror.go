@@ -24,6 +24,7 @@ type Mirror struct {
 	nodePorts []netip.Addr
 	node      *state.Node
 	shape     shape
+	ejected   *Ejected
 	// Preserved is what the kernel holds in addition, from before this process. The caller may replace it.
 	Preserved Preserved
 }
@@ -61,6 +62,9 @@ func (m *Mirror) Node() *state.Node { return m.node }
 // NodePorts returns the addresses that serve NodePorts, sorted. On ::1 a relay serves them.
 func (m *Mirror) NodePorts() []netip.Addr { return m.nodePorts }
 
+// Ejected returns the endpoints that are ejected, nil if none are.
+func (m *Mirror) Ejected() *Ejected { return m.ejected }
+
 // Records returns the services that are programmed, in a map of the caller's own. Those that are preserved are not among them.
 func (m *Mirror) Records() map[state.ServiceName]*state.Service {
 	records := make(map[state.ServiceName]*state.Service, len(m.services))
@@ -83,7 +87,8 @@ type applied struct {
 	above []frontendAbove
 	// slots are how many slots its weights and hashes take.
 	slots int
-	// asked is the record of the state if it has weights or hashes for which there is no room, and record is without them. lacks is how many slots it wants.
+	// asked is the record of the state if record is not the same: it is without ejected endpoints, or without weights and hashes that have no room. Then
+	// lacks is how many slots these want.
 	asked *state.Service
 	lacks int
 }

@@ -485,9 +485,6 @@ func resetChains(f state.Family) []nft.Chain {
 	return chains
 }
 
-// tcpReset is the flag RST of TCP.
-const tcpReset = 1 << 2
-
 // resetsAre reports whether a table of resets is as this version makes it.
 func resetsAre(f state.Family, sk *nft.Skeleton, flags nft.TableFlags) bool {
 	t, chains := resetTable(f), resetChains(f)

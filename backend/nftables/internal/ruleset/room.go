@@ -38,16 +38,20 @@ func (p *Plan) hasRoom(namespace string, n int) bool {
 	return n <= MaxServiceSlots && used(namespace)+n <= MaxNamespaceSlots && used("")+n <= MaxSlots
 }
 
-// lay lays out a service with its numbers: by its weights and hashes if there is room for their slots, and else evenly. place is placeService, or follow,
-// with the previous record.
+// lay lays out a service with its numbers, without its ejected endpoints: by its weights and hashes if there is room for their slots, and else evenly.
+// place is placeService, or follow, with the previous record.
 func (p *Plan) lay(s *state.Service, previous *applied, held map[owner]uint32, place func(*state.Service) []placement) applied {
 	namespace := s.Name.Namespace
 	p.slots.add(namespace, -previous.slots)
-	next := applied{record: s, places: place(s), above: p.settings.above(s)}
-	if next.slots = slotsOf(s, next.places); next.slots > 0 && !p.hasRoom(namespace, next.slots) {
-		next.record, _ = s.For(state.AllFeatures &^ roomFeatures)
-		next.asked, next.lacks = s, next.slots
+	left := p.settings.Ejected.Without(s)
+	next := applied{record: left, places: place(left), above: p.settings.above(s)}
+	if next.slots = slotsOf(left, next.places); next.slots > 0 && !p.hasRoom(namespace, next.slots) {
+		next.record, _ = left.For(state.AllFeatures &^ roomFeatures)
+		next.lacks = next.slots
 		next.places, next.slots = place(next.record), 0
+	}
+	if next.record != s {
+		next.asked = s
 	}
 	p.slots.add(namespace, next.slots)
 	next.numbers = p.number(s.Name, held, next.record)
@@ -96,7 +100,7 @@ func (p *Plan) retry() {
 		p.m.retried = (p.m.retried + 1) % len(names)
 		name := names[p.m.retried]
 		_, isNew := p.services[name]
-		if a := p.m.services[name]; a.asked != nil && !isNew && p.hasRoom(name.Namespace, a.lacks) {
+		if a := p.m.services[name]; a.lacks > 0 && !isNew && p.hasRoom(name.Namespace, a.lacks) {
 			p.replace(name, a.asked)
 			return
 		}
@@ -113,7 +117,7 @@ func (p *Plan) commitSlots() {
 	var come []state.ServiceName
 	changes := false
 	for name, a := range p.services {
-		lacked, lacks := p.m.services[name].asked != nil, a.asked != nil
+		lacked, lacks := p.m.services[name].lacks > 0, a.lacks > 0
 		changes = changes || lacked != lacks
 		if lacks && !lacked {
 			come = append(come, name)
@@ -124,7 +128,7 @@ func (p *Plan) commitSlots() {
 	}
 	lacking := slices.DeleteFunc(slices.Clone(p.m.lacking), func(name state.ServiceName) bool {
 		a, isNew := p.services[name]
-		return isNew && a.asked == nil
+		return isNew && a.lacks == 0
 	})
 	slices.SortFunc(come, state.ServiceName.Compare)
 	p.m.lacking = append(lacking, come...)

@@ -53,4 +53,6 @@ type Settings struct {
 	RelayMark uint32
 	// TableFlags are those that the tables have. A table with others is replaced.
 	TableFlags nft.TableFlags
+	// Ejected are endpoints that get no new connections for now.
+	Ejected *Ejected
 }

@@ -27,6 +27,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 const (
 	goldenSkeleton = "testdata/skeleton.nft"
 	goldenResets   = "testdata/resets.nft"
+	goldenSuspects = "testdata/suspects.nft"
 )
 
 // everyFeature is a shape that needs every kind of rule: counters, restricted clients, affinity, NodePorts on loopback addresses, and in each view
@@ -78,6 +79,15 @@ func TestGoldenResets(t *testing.T) {
 	checkGolden(t, goldenResets, func(b *nft.Batch) {
 		for _, f := range families {
 			NewResets(0).plan(noon).writeTable(b, f)
+		}
+	})
+}
+
+// TestGoldenSuspects does so with the tables of suspects.
+func TestGoldenSuspects(t *testing.T) {
+	checkGolden(t, goldenSuspects, func(b *nft.Batch) {
+		for _, f := range families {
+			AddSuspects(b, f, nil, 0)
 		}
 	})
 }
@@ -134,7 +144,7 @@ func nftCommand(t *testing.T, ns *netns.NS, args ...string) (out string) {
 	return out
 }
 
-// TestRulesShowTheirSyntax compares the comments in skeleton.go, relay.go, hash.go and resets.go that begin with "nft:" with the rules of family ip in the
+// TestRulesShowTheirSyntax compares the comments in skeleton.go, relay.go, hash.go, resets.go and suspects.go that begin with "nft:" with the rules of family ip in the
 // golden files: each shows a rule that is there, and each rule is shown by one.
 func TestRulesShowTheirSyntax(t *testing.T) {
 	for _, c := range []struct {
@@ -144,6 +154,7 @@ func TestRulesShowTheirSyntax(t *testing.T) {
 	}{
 		{[]string{"skeleton.go", "relay.go", "hash.go"}, goldenSkeleton, TableName, 100, 40},
 		{[]string{"resets.go"}, goldenResets, ResetsName, 1, 3},
+		{[]string{"suspects.go"}, goldenSuspects, SuspectsName, 4, 4},
 	} {
 		checkSyntax(t, c.code, c.golden, c.table, c.rules, c.comments)
 	}
