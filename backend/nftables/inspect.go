@@ -50,7 +50,7 @@ func (b *Backend) Inspect(q backend.Query) (backend.Held, error) {
 	if err != nil {
 		return backend.Held{}, fmt.Errorf("nftables: %w", err)
 	}
-	out := backend.Held{Verdict: held.Verdict, Endpoints: held.Endpoints, Objects: held.Objects}
+	out := backend.Held{Verdict: held.Verdict, Endpoints: held.Endpoints, Objects: held.Objects, Silent: b.silent(q.Frontend)}
 	filter := conntrack.Filter{Family: q.Frontend.Family, Protocol: q.Frontend.Protocol, Dst: q.Dst, DstPort: q.Frontend.Port}
 	if err := b.flows.Ends(filter, q.Source, out.Add); err != nil {
 		return backend.Held{}, fmt.Errorf("nftables: %w", err)

@@ -57,8 +57,8 @@ type Filter struct {
 	DstPort uint16
 	// From is the source of the answers: the endpoint that a flow is translated to, or its destination if it is not translated.
 	From netip.AddrPort
-	// Unconnected admits only flows with Flow.Unconnected.
-	Unconnected bool
+	// Unconnected admits only flows with Flow.Unconnected, and Unanswered those with Flow.Unanswered.
+	Unconnected, Unanswered bool
 }
 
 // Flow is one tracked connection.
@@ -73,6 +73,8 @@ type Flow struct {
 	// Unconnected reports for TCP and SCTP whether the client has had no answer yet, or was turned away before there was a connection.
 	// It is false for everything else, also for a connection that has been answered but not confirmed.
 	Unconnected bool
+	// Unanswered reports whether a rule has translated the destination, and no answer has come.
+	Unanswered bool
 	// Scheduled reports whether IPVS has chosen who answers, and translates the flow by a table of its own instead of a rule.
 	Scheduled bool
 }
@@ -95,7 +97,8 @@ func (f Filter) Match(flow Flow) bool {
 		(!f.Dst.IsValid() || f.Dst == flow.Orig.Dst.Addr()) &&
 		(f.DstPort == 0 || f.DstPort == flow.Orig.Dst.Port()) &&
 		(!f.From.IsValid() || f.From == flow.Reply.Src) &&
-		(!f.Unconnected || flow.Unconnected)
+		(!f.Unconnected || flow.Unconnected) &&
+		(!f.Unanswered || flow.Unanswered)
 }
 
 // Ends calls each with the client and the answering end of flows that f admits: of one client if its address is valid. It costs what [Conn.Flows]

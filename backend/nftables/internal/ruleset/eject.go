@@ -1,6 +1,7 @@
 package ruleset
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"net/netip"
@@ -18,16 +19,7 @@ type PortEndpoint struct {
 
 // Compare orders by service, port and endpoint.
 func (e PortEndpoint) Compare(o PortEndpoint) int {
-	if c := e.Service.Compare(o.Service); c != 0 {
-		return c
-	}
-	if e.Port != o.Port {
-		if e.Port < o.Port {
-			return -1
-		}
-		return 1
-	}
-	return e.Endpoint.Compare(o.Endpoint)
+	return cmp.Or(e.Service.Compare(o.Service), cmp.Compare(e.Port, o.Port), e.Endpoint.Compare(o.Endpoint))
 }
 
 // Ejected are endpoints that get no new connections for now. A nil Ejected has none. It is not changed once it is made.
@@ -47,6 +39,12 @@ func NewEjected(endpoints ...PortEndpoint) *Ejected {
 	return e
 }
 
+// Has reports whether an endpoint is ejected.
+func (e *Ejected) Has(of PortEndpoint) bool {
+	_, is := slices.BinarySearchFunc(e.of(of.Service), of, PortEndpoint.Compare)
+	return is
+}
+
 // of returns the ejected endpoints of a service.
 func (e *Ejected) of(name state.ServiceName) []PortEndpoint {
 	if e == nil {
@@ -58,8 +56,7 @@ func (e *Ejected) of(name state.ServiceName) []PortEndpoint {
 // Without returns a record without its ejected endpoints. It is s itself if no route changes. Only TCP ports with Ejection lose endpoints, and no route loses
 // its last one. Endpoints that stay have the shares that they had among themselves, and so has what is refused.
 func (e *Ejected) Without(s *state.Service) *state.Service {
-	ejected := e.of(s.Name)
-	if len(ejected) == 0 {
+	if len(e.of(s.Name)) == 0 {
 		return s
 	}
 	left := s
@@ -68,10 +65,7 @@ func (e *Ejected) Without(s *state.Service) *state.Service {
 		if p.Protocol != state.TCP || !p.Ejection {
 			continue
 		}
-		gone := func(addr netip.AddrPort) bool {
-			_, is := slices.BinarySearchFunc(ejected, PortEndpoint{s.Name, p.Name, addr}, PortEndpoint.Compare)
-			return is
-		}
+		gone := func(addr netip.AddrPort) bool { return e.Has(PortEndpoint{s.Name, p.Name, addr}) }
 		changes := false
 		for _, r := range p.Routes() {
 			changes = eject(r, gone) || changes
