@@ -29,8 +29,9 @@ const (
 	Period = 250 * time.Millisecond
 	// MaxProbes is how many probes are under way at a time.
 	MaxProbes = 16
-	// MaxShare is how many of them a namespace may have, and how many may be for suspects or for ejected endpoints.
-	MaxShare = 12
+	// MaxShare is how many of them a namespace may have, and how many may be for suspects. MaxReturns is how many may be for ejected endpoints. So a
+	// namespace, suspects and ejected endpoints leave room for each other.
+	MaxShare, MaxReturns = 12, 8
 	// MaxEjected is how many endpoints of ports may be ejected, and MaxNamespaceEjected how many of one namespace.
 	MaxEjected, MaxNamespaceEjected = 1024, MaxEjected / 2
 	// ReturnPeriod is the time between two probes of an ejected endpoint. It is longer where there are more of them than probes.
@@ -348,7 +349,7 @@ func (w *Watch) probeEjected(now time.Time, out *Output) {
 
 // begin begins a probe, if there is room for one more.
 func (w *Watch) begin(now time.Time, e *endpoint, p probe, out *Output) bool {
-	if w.probes == MaxProbes || w.kinds[p.kind] == MaxShare || w.spaces[p.namespace] == MaxShare {
+	if w.probes == MaxProbes || w.kinds[p.kind] == [...]int{ofSuspect: MaxShare, ofEjected: MaxReturns}[p.kind] || w.spaces[p.namespace] == MaxShare {
 		return false
 	}
 	e.probe, e.began = &p, now

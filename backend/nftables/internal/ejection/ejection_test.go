@@ -414,7 +414,10 @@ func TestMostEjected(t *testing.T) {
 		p.silent[at(n)] = true
 	}
 	p.timeout = Period
-	for i := range 600 {
+	for i, more := 0, 40; i < 600 && more > 0; i++ {
+		if len(p.ejected) >= MaxEjected {
+			more--
+		}
 		clear(p.suspects)
 		for addr := range p.probes {
 			p.suspects[addr] = p.now.Add(-time.Second)
@@ -442,6 +445,28 @@ func TestMostEjected(t *testing.T) {
 	p.run(5 * time.Minute)
 	if len(p.ejected) > 0 || p.watch.probes != 0 || p.watch.kinds != [2]int{} || len(p.watch.spaces)+len(p.watch.ejecting) > 0 || p.watch.ejected != 0 {
 		t.Errorf("%d are still ejected: %+v", len(p.ejected), p.watch)
+	}
+}
+
+// TestMostOfNamespace: the endpoints of one namespace leave room for those of others.
+func TestMostOfNamespace(t *testing.T) {
+	var all []int
+	for i := range 700 {
+		all = append(all, 1+i)
+	}
+	p := newPlay(t, service("test", "web", all...))
+	for _, n := range all[1:] {
+		p.silent[at(n)] = true
+	}
+	p.timeout = Period
+	for i := 0; i < 400 && len(p.ejected) <= MaxNamespaceEjected; i++ {
+		for j := range 40 {
+			p.suspect(all[1+(i*40+j)%699])
+		}
+		p.run(Period)
+	}
+	if len(p.ejected) != MaxNamespaceEjected {
+		t.Errorf("%d are ejected", len(p.ejected))
 	}
 }
 
