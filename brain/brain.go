@@ -43,13 +43,16 @@ type Config struct {
 	// to removed endpoints. It costs a change of the record for each endpoint that stops serving after it has left the
 	// routes.
 	TCPLingers bool
+	// Ejection takes new connections from TCP endpoints that do not answer, of services without the annotation switchyard.net/eject.
+	Ejection bool
 }
 
 // Equal reports whether two configurations are the same in every field.
 func (c *Config) Equal(o *Config) bool {
 	return c.NodeName == o.NodeName && c.ServiceProxyName == o.ServiceProxyName && c.LocalDetector.Equal(o.LocalDetector) &&
 		c.NodePorts.Equal(o.NodePorts) && c.MasqueradeAll == o.MasqueradeAll && slices.Equal(c.ExternalIPs, o.ExternalIPs) && c.NodeExternalIPs == o.NodeExternalIPs &&
-		c.IgnoreExternalIPs == o.IgnoreExternalIPs && c.MaxEntries == o.MaxEntries && c.MaxFrontends == o.MaxFrontends && c.TCPLingers == o.TCPLingers
+		c.IgnoreExternalIPs == o.IgnoreExternalIPs && c.MaxEntries == o.MaxEntries && c.MaxFrontends == o.MaxFrontends && c.TCPLingers == o.TCPLingers &&
+		c.Ejection == o.Ejection
 }
 
 // Families is a set of IP families.
@@ -107,6 +110,7 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 		if p.Affinity == 0 { // which wins
 			p.Balance = settings.Balance
 		}
+		p.Ejection = p.Protocol == state.TCP && settings.Eject.or(cfg.Ejection)
 		parts = supply.of(parts[:0], portKey{p.Name, p.Protocol, p.Family})
 		scratch = scratch[:0]
 		fits := b.endpoints(&claims[i], parts)

@@ -9,11 +9,26 @@ import (
 type Settings struct {
 	// Balance is how new connections are shared between endpoints. Session affinity wins over it.
 	Balance state.Balance
+	// Eject is whether TCP endpoints that do not answer get no new connections.
+	Eject option
 }
+
+// option is true, false, or what the configuration says.
+type option uint8
+
+const (
+	asConfigured option = iota
+	yes
+	no
+)
+
+// or returns the option, or configured if there is none.
+func (o option) or(configured bool) bool { return o == yes || o == asConfigured && configured }
 
 // readers take the values of annotations into settings. They return what a value must be, if it is not, and change nothing then.
 var readers = map[string]func(s *Settings, value string) (want string){
 	model.BalanceAnnotation: readBalance,
+	model.EjectAnnotation:   func(s *Settings, value string) string { return readOption(&s.Eject, value) },
 }
 
 // BadAnnotation is an annotation of a Service that counts as absent, because its value is not what Want says.
@@ -60,6 +75,18 @@ func readBalance(s *Settings, value string) (want string) {
 		s.Balance = state.HashConnection
 	default:
 		return "random, hash or hash-connection"
+	}
+	return ""
+}
+
+func readOption(o *option, value string) (want string) {
+	switch value {
+	case "true":
+		*o = yes
+	case "false":
+		*o = no
+	default:
+		return "true or false"
 	}
 	return ""
 }

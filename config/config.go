@@ -61,6 +61,8 @@ type Config struct {
 	// ResetConnectionsToRemovedEndpoints answers packets of established TCP connections to endpoints that have left their Service with a
 	// reset.
 	ResetConnectionsToRemovedEndpoints bool
+	// Ejection is about endpoints that do not answer.
+	Ejection Ejection
 	// Services bounds what Services may ask for.
 	Services Services
 	// ConfigSyncPeriod is how long a watch of the API server lasts at least. The next one goes on from where it ended, if the API server's history
@@ -203,6 +205,14 @@ type Services struct {
 	MaxEntries, MaxEntriesPerNamespace, MaxEntriesPerNode int64
 }
 
+// Ejection is about endpoints of TCP that do not answer.
+type Ejection struct {
+	// Enabled ejects them from Services that do not say whether to.
+	Enabled bool
+	// ProbeTimeout is how long an endpoint has to answer a probe.
+	ProbeTimeout Duration
+}
+
 // Linux has the settings of Linux that do not depend on the dataplane.
 type Linux struct {
 	Conntrack Conntrack
@@ -270,6 +280,7 @@ func Default() *Config {
 		ConfigSyncPeriod:    duration(15 * time.Minute),
 		SyncPeriod:          duration(30 * time.Second),
 		MinSyncPeriod:       duration(time.Second),
+		Ejection:            Ejection{ProbeTimeout: duration(time.Second)},
 		Services:            Services{MaxEntries: ByMemory, MaxEntriesPerNamespace: ByMemory, MaxEntriesPerNode: ByMemory},
 		Linux: Linux{
 			Conntrack: Conntrack{

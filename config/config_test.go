@@ -77,6 +77,7 @@ func TestFaults(t *testing.T) {
 		}},
 		{"detectLocal.clusterCIDRs", func(c *Config) { c.DetectLocal.ClusterCIDRs = []netip.Prefix{cidr("fd00::/8"), cidr("fd01::/16")} }},
 		{"detectLocal.clusterCIDRs[0]", func(c *Config) { c.DetectLocal.ClusterCIDRs = []netip.Prefix{{}} }},
+		{"ejection.probeTimeout", func(c *Config) { c.Ejection.ProbeTimeout = minus }},
 		{"services.allowedExternalIPs[0]", func(c *Config) { c.Services.AllowedExternalIPs = []netip.Prefix{{}} }},
 		{"services.maxEntries", func(c *Config) { c.Services.MaxEntries = -2 }},
 		{"services.maxEntries", func(c *Config) { c.Services.MaxEntries = brain.MaxEntries + 1 }},

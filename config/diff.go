@@ -115,6 +115,8 @@ var effects = map[string]effect{
 	"detectLocal.interfaceNamePrefix":    effectLive,
 	"nodePortAddresses":                  effectLive,
 	"resetConnectionsToRemovedEndpoints": effectLive,
+	"ejection.enabled":                   effectLive,
+	"ejection.probeTimeout":              effectLive,
 	"services.allowedExternalIPs":        effectLive,
 	"services.nodeExternalIPs":           effectLive,
 	"services.maxEntries":                effectLive,

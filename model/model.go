@@ -127,10 +127,12 @@ const WeightAnnotation = "switchyard.net/weight"
 const (
 	// BalanceAnnotation is how new connections are shared between endpoints.
 	BalanceAnnotation = "switchyard.net/balance"
+	// EjectAnnotation is whether endpoints that do not answer get no new connections.
+	EjectAnnotation = "switchyard.net/eject"
 )
 
 // ServiceAnnotations are the names of all annotations of Services that count, sorted.
-var ServiceAnnotations = [...]string{BalanceAnnotation}
+var ServiceAnnotations = [...]string{BalanceAnnotation, EjectAnnotation}
 
 // Annotation is an annotation of a Service.
 type Annotation struct {

@@ -108,6 +108,7 @@ func BrainConfig(c *config.Config, node string) brain.Config {
 		LocalDetector: c.LocalDetector(), NodePorts: c.NodePorts(),
 		ExternalIPs: services.AllowedExternalIPs, NodeExternalIPs: services.NodeExternalIPs,
 		IgnoreExternalIPs: !c.Gate(config.GateExternalIPs), MaxEntries: services.MaxEntries, MaxFrontends: services.MaxFrontends(),
+		Ejection: c.Ejection.Enabled,
 	}
 }
 

@@ -58,7 +58,7 @@ type Options struct {
 	// OnResets is called in Apply and Verify with how many packets were answered with a reset because their endpoint is gone. The service is
 	// the one that the endpoint left, or empty if that Service is gone itself. OnResets may be nil.
 	OnResets func(service state.ServiceName, packets uint64)
-	// ProbeTimeout is how long an endpoint that is suspected to be silent has to answer a probe. It is for ports with Ejection. From 100 ms to 10 s.
+	// ProbeTimeout is how long an endpoint that is suspected to be silent has to answer a probe. It is for ports with Ejection. From 100 ms to 20 s.
 	// Default: 1 s.
 	ProbeTimeout time.Duration
 	// OnProbe is called after each probe of an endpoint. OnEjections is called when endpoints are ejected, or can return, with how many were ejected in
@@ -97,7 +97,7 @@ const (
 const (
 	defaultProbeTimeout = time.Second
 	leastProbeTimeout   = 100 * time.Millisecond
-	mostProbeTimeout    = 10 * time.Second
+	mostProbeTimeout    = 20 * time.Second
 )
 
 func (o *Options) probeTimeout() time.Duration { return cmp.Or(o.ProbeTimeout, defaultProbeTimeout) }

@@ -21,7 +21,7 @@ var words = map[string][]string{
 	"": {
 		"", "a", "b", "10.0.0.1", "TCP", "Local", "None", "VIP", "Proxy", "disabled", "2026-01-01T00:00:00Z", autoscalerTaint,
 		optOutLabel, proxyNameLabel, corev1.LabelTopologyZone, discoveryv1.LabelServiceName, corev1.IsHeadlessService,
-		corev1.EndpointsLastChangeTriggerTime, model.WeightAnnotation, model.BalanceAnnotation, "switchyard.net/unknown",
+		corev1.EndpointsLastChangeTriggerTime, model.WeightAnnotation, model.BalanceAnnotation, model.EjectAnnotation, "switchyard.net/unknown",
 	},
 	"Kind":                     {"Pod", "Pod", "Node"},
 	"Protocol":                 {"", "TCP", "UDP", "SCTP"},
