@@ -38,9 +38,10 @@ type ejector struct {
 	services map[state.ServiceName]*state.Service
 	families [2]int
 	changed  bool
-	// wanted is what is to be ejected, programmed what is, and list is about wanted.
-	wanted, programmed *ruleset.Ejected
-	list               []ejection.Status
+	// wanted is what is to be ejected, and list is about that. left are endpoints that have left routes, and whose flows are to be deleted.
+	wanted *ruleset.Ejected
+	list   []ejection.Status
+	left   []netip.AddrPort
 }
 
 // ejectorWorld is what the ejector needs of the kernel and the network. Only the ejector's goroutine uses it, except that probes run at the same time.
@@ -120,15 +121,14 @@ func (e *ejector) ejected() *ruleset.Ejected {
 	return e.wanted
 }
 
-// committed takes down what is ejected after a commit.
-func (e *ejector) committed(programmed *ruleset.Ejected) {
-	e.mu.Lock()
-	isNew := e.programmed != programmed
-	e.programmed = programmed
-	e.mu.Unlock()
-	if !isNew {
+// free has the flows deleted to endpoints that have left routes by a commit.
+func (e *ejector) free(left []netip.AddrPort) {
+	if len(left) == 0 {
 		return
 	}
+	e.mu.Lock()
+	e.left = append(e.left, left...)
+	e.mu.Unlock()
 	select {
 	case e.wake <- struct{}{}:
 	default:
@@ -160,7 +160,7 @@ func (e *ejector) run(ctx context.Context) {
 			found = append(found, <-l.results)
 		}
 		l.step(ctx, found, isTick)
-		if spent := l.free(); spent > 0 || isTick {
+		if spent := l.freeLeft(); spent > 0 || isTick {
 			tick.Reset(max(ejection.Period, freeShare*spent))
 		}
 	}
@@ -174,8 +174,6 @@ type ejectorLoop struct {
 	probes  sync.WaitGroup
 	// copied are services as the watch sees them.
 	copied map[state.ServiceName]*state.Service
-	// unfreed are ejected endpoints whose flows are to be deleted once they are programmed.
-	unfreed []ruleset.PortEndpoint
 	// failing is set after a failure to read.
 	failing bool
 }
@@ -238,7 +236,6 @@ func (l *ejectorLoop) decided(out *ejection.Output) {
 	for _, of := range out.Returned {
 		l.log.Info("an endpoint gets connections again", "service", of.Service, "port", of.Port, "endpoint", of.Endpoint)
 	}
-	l.unfreed = slices.DeleteFunc(append(l.unfreed, out.Ejected...), func(of ruleset.PortEndpoint) bool { return slices.Contains(out.Returned, of) })
 	endpoints := make([]ruleset.PortEndpoint, len(list))
 	for i := range list {
 		endpoints[i] = list[i].PortEndpoint
@@ -250,36 +247,30 @@ func (l *ejectorLoop) decided(out *ejection.Output) {
 	l.ask()
 }
 
-// free deletes the unanswered flows to endpoints that are programmed as ejected, and returns how long that took.
-func (l *ejectorLoop) free() (spent time.Duration) {
-	if len(l.unfreed) == 0 {
-		return 0
-	}
+// freeLeft deletes the unanswered flows to endpoints that have left routes, and returns how long that took.
+func (l *ejectorLoop) freeLeft() (spent time.Duration) {
 	l.mu.Lock()
-	programmed := l.programmed
+	left := l.left
+	l.left = nil
 	l.mu.Unlock()
-	var endpoints []netip.AddrPort
-	isDue := func(of ruleset.PortEndpoint) bool { return programmed.Has(of) }
-	for _, of := range l.unfreed {
-		if isDue(of) {
-			endpoints = append(endpoints, of.Endpoint)
-		}
-	}
-	if len(endpoints) == 0 {
+	if len(left) == 0 {
 		return 0
 	}
-	slices.SortFunc(endpoints, netip.AddrPort.Compare)
+	slices.SortFunc(left, netip.AddrPort.Compare)
+	left = slices.Compact(left)
 	began := time.Now()
-	if err := l.world.Free(slices.Compact(endpoints)); err != nil {
+	if err := l.world.Free(left); err != nil {
 		l.log.Warn("cannot delete flows to endpoints that are silent; their clients wait, will try again", "error", err)
-	} else {
-		l.unfreed = slices.DeleteFunc(l.unfreed, isDue)
+		l.mu.Lock()
+		l.left = append(l.left, left...)
+		l.mu.Unlock()
 	}
 	return time.Since(began)
 }
 
 // noteEjection takes down which services eject after a commit: those that have changed, or after a comparison all that are wanted.
-func (b *Backend) noteEjection(want *ruleset.Desired, changed func(yield func(was, is *state.Service) bool)) {
+// The unanswered flows to endpoints that have left routes are deleted.
+func (b *Backend) noteEjection(want *ruleset.Desired, p *ruleset.Plan) {
 	set := func(name state.ServiceName, s *state.Service) {
 		ejects := ejection.Ejects(s, state.IPv4) || ejection.Ejects(s, state.IPv6)
 		e := b.ejector.Load()
@@ -298,7 +289,7 @@ func (b *Backend) noteEjection(want *ruleset.Desired, changed func(yield func(wa
 		}
 	}
 	if want == nil {
-		for was, is := range changed {
+		for was, is := range p.Changed() {
 			name := was
 			if is != nil {
 				name = is
@@ -327,7 +318,9 @@ func (b *Backend) noteEjection(want *ruleset.Desired, changed func(yield func(wa
 			b.log.Warn("cannot remove the tables that notice silent endpoints; the next comparison tries again", "error", err)
 		}
 	}
-	if want != nil && b.ejector.Load() == nil {
+	if e := b.ejector.Load(); e != nil {
+		e.free(p.Left())
+	} else if want != nil {
 		b.dropSuspects()
 	}
 }

@@ -602,7 +602,7 @@ func (b *Backend) commitNoted(p *ruleset.Plan, want *ruleset.Desired, nodePorts 
 	if serving != nil {
 		serving.Commit()
 	}
-	b.noteEjection(want, p.Changed())
+	b.noteEjection(want, p)
 	return cleared + written, nil
 }
 
@@ -687,9 +687,6 @@ const keepBatch = 1 << 20
 // finish does the work after a commit, and in each Verify. A failed step is tried again later.
 func (b *Backend) finish() {
 	b.noteLacking()
-	if e := b.ejector.Load(); e != nil {
-		e.committed(b.mirror.Ejected())
-	}
 	if b.mirror.ServesLoopback() {
 		b.local.Keep(b.log)
 	}

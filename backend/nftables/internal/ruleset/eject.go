@@ -107,6 +107,42 @@ func eject(r *state.Route, gone func(netip.AddrPort) bool) bool {
 	return true
 }
 
+// Left returns the endpoints that leave a route because they are ejected, sorted. It must be called before Commit. An ejected endpoint that was the last
+// one of its route leaves it when there is another one.
+func (p *Plan) Left() (list []netip.AddrPort) {
+	if p.settings.Ejected == nil {
+		return nil
+	}
+	for name := range p.settings.Ejected.services {
+		a, planned := p.services[name]
+		if !planned || a.asked == nil {
+			continue
+		}
+		was := p.previous.services[name]
+		for i := range a.asked.Ports {
+			before := was.find(&a.asked.Ports[i], i)
+			if before < 0 {
+				continue
+			}
+			had, has := was.record.Ports[before].Routes(), a.record.Ports[i].Routes()
+			for j, r := range a.asked.Ports[i].Routes() {
+				for _, e := range r.Endpoints {
+					if !hasEndpoint(has[j], e) && hasEndpoint(had[j], e) {
+						list = append(list, e.Addr)
+					}
+				}
+			}
+		}
+	}
+	slices.SortFunc(list, netip.AddrPort.Compare)
+	return slices.Compact(list)
+}
+
+func hasEndpoint(r *state.Route, e state.Endpoint) bool {
+	_, has := slices.BinarySearchFunc(r.Endpoints, e, state.Endpoint.Compare)
+	return has
+}
+
 // eject plans the services that are not in the update, and whose ejected endpoints are others than before.
 func (p *Plan) eject() {
 	was, is := p.m.ejected, p.settings.Ejected

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -241,6 +242,42 @@ func sizes(c contents) map[string]int {
 		n[set] = len(elements)
 	}
 	return n
+}
+
+// TestLeft: endpoints leave a route when they are ejected, and also when a record brings another endpoint, or one of the others returns.
+func TestLeft(t *testing.T) {
+	eps := endpointsOf(state.IPv4, 1, 3)
+	web := func(eps ...state.Endpoint) *state.Service { return ejecting(serviceOf("web", tcpPort(1, eps, eps))) }
+	m := NewMirror()
+	for i, step := range []struct {
+		record  []state.Endpoint
+		ejected []int
+		want    []state.Endpoint
+	}{
+		{eps[:2], nil, nil},
+		{eps[:2], []int{1}, eps[:1]},
+		{eps[:2], []int{1}, nil},
+		{eps[:2], []int{1, 2}, nil}, // all come back
+		{eps[:2], []int{2}, eps[1:2]},
+		{eps[1:2], []int{2}, nil}, // the last one
+		{eps[1:], []int{2}, eps[1:2]},
+		{eps[:1], []int{2}, nil},
+		{eps, []int{2}, nil}, // it was not there before
+		{eps, nil, nil},
+	} {
+		s := web(step.record...)
+		settings := *testSettings(state.IPv4)
+		settings.Ejected = ejected(s, step.ejected...)
+		p := elementsOnly(m, &settings, delta(s), nil)
+		var want []netip.AddrPort
+		for _, e := range step.want {
+			want = append(want, e.Addr)
+		}
+		if got := p.Left(); !slices.Equal(got, want) {
+			t.Errorf("step %d: %v leave, want %v", i+1, got, want)
+		}
+		m = p.Commit()
+	}
 }
 
 // TestNoEjectionNoElement: Ejection alone, without an ejected endpoint, changes nothing in the tables.
