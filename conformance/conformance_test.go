@@ -50,6 +50,7 @@ func TestFaultsAreNoticed(t *testing.T) {
 		"uneven":                    {"cluster_ip", "distribution", "node_port"},
 		"weights do not count":      {"weights", "refused_share"},
 		"hashes do not count":       {"hash"},
+		"silence does not count":    {"ejection"},
 		"no masquerade":             {"node_port", "masquerade_detector", "masquerade_all"},
 		"no hairpin":                {"hairpin"},
 		"no affinity":               {"affinity", "affinity_timeout", "affinity_local"},

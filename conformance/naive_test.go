@@ -90,6 +90,8 @@ func (n *naive) Features() state.Features {
 		return state.Weights
 	case "hashes do not count":
 		return state.Balances
+	case "silence does not count":
+		return state.Ejection
 	}
 	return 0
 }

@@ -96,14 +96,19 @@ func (l *ejectionLab) show(whole bool, services ...*state.Service) {
 // until does what Run does, until something is so.
 func (l *ejectionLab) until(what string, is func() bool) {
 	l.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !is(); {
+	l.untilWithin(time.Minute, what, is)
+}
+
+func (l *ejectionLab) untilWithin(patience time.Duration, what string, is func() bool) {
+	l.t.Helper()
+	for deadline := time.Now().Add(patience); !is(); {
 		select {
 		case <-l.backend.Disturbed():
 			verify(l.t, l.backend)
 		case <-time.After(10 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			l.t.Fatalf("not in a minute: %s", what)
+			l.t.Fatalf("not in %v: %s", patience, what)
 		}
 	}
 }
@@ -321,7 +326,7 @@ func TestDoubledSYNsEjectNobody(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	l.until("nobody is suspected", func() bool { return l.suspects(f) == 0 })
+	l.untilWithin(ruleset.SuspectTimeout*2/3, "nobody is suspected", func() bool { return l.suspects(f) == 0 })
 	l.reach(f, "a", "b")
 	l.do(func() {
 		if l.added > 0 || l.probes[ProbeSilent] > 0 {

@@ -207,6 +207,9 @@ func (v *view) balance(a *Answer, h held, why *store.Explanation) {
 	case h.port.Balance == state.HashConnection:
 		a.policy(model.BalanceAnnotation, "hash-connection", "the client's address and port choose the endpoint, which is the same on all nodes")
 	}
+	if h.port.Ejection {
+		a.policy(model.EjectAnnotation, "true", "endpoints that do not answer get no new connections from a node while they are silent")
+	}
 }
 
 // endpoints fills in which endpoints there are, and why each gets connections or not.

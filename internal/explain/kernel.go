@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/switchyard-net/switchyard/internal/diagnosis"
 	"github.com/switchyard-net/switchyard/state"
@@ -18,6 +19,8 @@ type Kernel struct {
 	// Verdict is the outcome by these objects, and Endpoints where the connection can go by them.
 	Verdict   Verdict          `json:"verdict,omitempty"`
 	Endpoints []netip.AddrPort `json:"endpoints,omitempty"`
+	// Silent are endpoints that the connection cannot get for now, because they do not answer.
+	Silent []Silent `json:"silent,omitempty"`
 	// Objects are the objects that were found, in the words of the kernel's tools.
 	Objects []string `json:"objects,omitempty"`
 	// Connections are some of those to the same frontend that are there already, ConnectionCount is how many there are. They are of the client if
@@ -32,6 +35,14 @@ type Kernel struct {
 type Tracked struct {
 	Client netip.AddrPort `json:"client"`
 	Server netip.AddrPort `json:"server"`
+}
+
+// Silent is an endpoint that gets no new connections from this node, because it does not answer.
+type Silent struct {
+	Endpoint netip.AddrPort `json:"endpoint"`
+	// Since is when it first did not answer, and Probes is how many probes it has not answered.
+	Since  time.Time `json:"since"`
+	Probes int       `json:"probes"`
 }
 
 // verdicts are the verdicts of frontends, by their names here.
@@ -65,12 +76,17 @@ func (a *Answer) Compare(k Kernel) {
 	}
 	var gets []netip.AddrPort
 	for _, e := range a.Endpoints {
-		if e.Gets {
+		if e.Gets && !k.isSilent(e.Addr) {
 			gets = append(gets, e.Addr)
 		}
 	}
 	k.missing(gets, k.Endpoints, "the kernel does not have endpoint %v")
 	k.missing(k.Endpoints, gets, "the kernel has endpoint %v, which gets no connections by the state")
+}
+
+// isSilent reports whether an endpoint is silent and left out. The last one of a route is not left out.
+func (k *Kernel) isSilent(addr netip.AddrPort) bool {
+	return slices.ContainsFunc(k.Silent, func(s Silent) bool { return s.Endpoint == addr }) && !slices.Contains(k.Endpoints, addr)
 }
 
 // missing adds the items of one list that the other list lacks.
@@ -108,6 +124,17 @@ func (p *printer) kernel(k *Kernel) {
 		for _, d := range k.Differences {
 			p.line("", p.colour(red, "✗ "+d))
 		}
+	}
+	for i, s := range k.Silent {
+		if i == maxNamed && !p.style.All {
+			p.line("", "and "+diagnosis.Count(len(k.Silent)-i, "more silent endpoint"))
+			break
+		}
+		text := "gets no new connections from this node"
+		if !k.isSilent(s.Endpoint) {
+			text = "stays, because the others are silent as well"
+		}
+		p.line("", fmt.Sprintf("%v %s: silent since %s, probed %s", s.Endpoint, text, s.Since.Format(time.TimeOnly), diagnosis.Count(s.Probes, "time")))
 	}
 	if p.style.All {
 		for _, o := range k.Objects {
