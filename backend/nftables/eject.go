@@ -208,7 +208,7 @@ func (l *ejectorLoop) step(ctx context.Context, found []ejection.Result, isTick 
 	l.decided(&out)
 }
 
-// probe asks an endpoint. The room of the channel is that of all probes, so that this does not wait.
+// probe asks an endpoint. The channel has room for all probes, so that this does not wait.
 func (l *ejectorLoop) probe(ctx context.Context, endpoint netip.AddrPort, timeout time.Duration) {
 	inTime, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

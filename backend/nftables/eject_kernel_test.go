@@ -383,7 +383,7 @@ func TestFullSuspects(t *testing.T) {
 	commitRaw(t, l.conn, func(b *nft.Batch) {
 		for i := range ruleset.MaxSuspects {
 			key := endpointBytes(netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 51, byte(i >> 8), byte(i)}), 80))
-			b.AddElem(suspectTable(f), ruleset.SuspectSet(), nft.Elem{Key: key, Timeout: 30000, Expires: 30000})
+			b.AddElem(suspectTable(f), ruleset.SuspectSet(), nft.Elem{Key: key, Timeout: 600_000, Expires: 600_000})
 		}
 	})
 	if err := l.lab.Pod("b").Silence(true); err != nil {

@@ -6,7 +6,7 @@
 //
 //   - a probe of this process had no answer;
 //   - no answer to anybody else has taken the suspicion away since the probe began;
-//   - another endpoint of the same route has answered a probe meanwhile, so that the network of this node works;
+//   - another endpoint of the same route has answered a probe since then, so that the network of this node works;
 //   - that other endpoint is not ejected, so that one is left.
 //
 // It is asked again until it answers. So the number of packets and of clients decides nothing.
@@ -90,7 +90,7 @@ type Output struct {
 // Watch has what is known about suspects and ejected endpoints. It is for one goroutine at a time.
 type Watch struct {
 	endpoints map[netip.AddrPort]*endpoint
-	// probes are how many are under way, in all and by what they are for. The namespace of a probe is that of the first port for which it was sent.
+	// probes are how many are under way, in all and by what they are for. A probe belongs to the namespace of the first port for which it was sent.
 	probes   int
 	kinds    [2]int
 	spaces   map[string]int
@@ -386,7 +386,7 @@ func (w *Watch) probeSuspects(in *Input, due []ruleset.Suspect, ages map[netip.A
 	}
 }
 
-// probeSuspect begins the probe of a suspect, and of others in its ports.
+// probeSuspect begins the probe of a suspect, and probes of other endpoints in its ports.
 func (w *Watch) probeSuspect(now time.Time, addr netip.AddrPort, ages map[netip.AddrPort]time.Duration, ports []portOf, p probe, out *Output) bool {
 	e := w.endpoint(addr)
 	if e.probe == nil && !w.begin(now, e, p, out) { // it may be a witness since now

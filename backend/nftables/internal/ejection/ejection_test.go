@@ -368,8 +368,8 @@ func TestForgets(t *testing.T) {
 	}
 }
 
-// TestFullShares: a namespace whose endpoints are all silent, and suspected in any number, does not keep another one from being asked, and the endpoints of
-// both from returning. Probes of one kind leave room for the other.
+// TestFullShares: a namespace whose endpoints are all silent, and suspected in any number, does not keep the endpoints of another one from being asked, and from
+// returning. Probes of one kind leave room for the other.
 func TestFullShares(t *testing.T) {
 	var many []int
 	for i := range 3000 {
@@ -448,7 +448,7 @@ func TestMostEjected(t *testing.T) {
 	}
 }
 
-// TestMostOfNamespace: the endpoints of one namespace leave room for those of others.
+// TestMostOfNamespace: the ejected endpoints of a namespace leave room for other namespaces.
 func TestMostOfNamespace(t *testing.T) {
 	var all []int
 	for i := range 700 {
