@@ -184,7 +184,7 @@ func (l *ejectorLoop) step(ctx context.Context, found []ejection.Result, isTick 
 	l.mu.Unlock()
 	suspects, err := l.world.Suspects(families)
 	if err != nil && !l.failing {
-		l.log.Warn("cannot read which endpoints are suspected to be silent; none is ejected meanwhile, and those that are can return", "error", err)
+		l.log.Warn("cannot read which endpoints are suspected to be silent; until then, none is ejected", "error", err)
 	}
 	l.failing = err != nil
 	if len(suspects)+len(found) == 0 && l.watch.IsIdle() {

@@ -42,7 +42,7 @@ const (
 	forgetAfter = time.Minute
 	// maxWitnesses is how many other endpoints are asked with a suspect, for each of maxPorts ports that have it. They are found among maxOthers.
 	maxWitnesses, maxPorts, maxOthers = 2, 4, 32
-	// ageError is by how much the age of a suspect may be too small: the kernel counts it in ticks of its clock, of 10 ms at most.
+	// ageError is by how much the age of a suspect may be too small. The kernel counts it in ticks of its clock, of 10 ms at most.
 	ageError = 20 * time.Millisecond
 )
 

@@ -87,8 +87,8 @@ type applied struct {
 	above []frontendAbove
 	// slots are how many slots its weights and hashes take.
 	slots int
-	// asked is the record of the state if record is not the same: it is without ejected endpoints, or without weights and hashes that have no room. Then
-	// lacks is how many slots these want.
+	// asked is the record of the state if record differs from it. A record is programmed without ejected endpoints, and without weights and hashes that
+	// have no room. Then lacks is how many slots these want.
 	asked *state.Service
 	lacks int
 }

@@ -38,7 +38,7 @@ func (p *Plan) hasRoom(namespace string, n int) bool {
 	return n <= MaxServiceSlots && used(namespace)+n <= MaxNamespaceSlots && used("")+n <= MaxSlots
 }
 
-// lay lays out a service with its numbers, without its ejected endpoints: by its weights and hashes if there is room for their slots, and else evenly.
+// lay lays out a service with its numbers, without its ejected endpoints. It goes by weights and hashes if there is room for their slots, and else evenly.
 // place is placeService, or follow, with the previous record.
 func (p *Plan) lay(s *state.Service, previous *applied, held map[owner]uint32, place func(*state.Service) []placement) applied {
 	namespace := s.Name.Namespace
