@@ -290,11 +290,12 @@ func (b *Backend) noteEjection(want *ruleset.Desired, p *ruleset.Plan) {
 	}
 	if want == nil {
 		for was, is := range p.Changed() {
-			name := was
-			if is != nil {
-				name = is
+			switch {
+			case is != nil:
+				set(is.Name, is)
+			case was != nil: // else it was removed, and not there
+				set(was.Name, nil)
 			}
-			set(name.Name, is)
 		}
 	} else {
 		all := map[state.ServiceName]bool{}

@@ -194,6 +194,11 @@ func TestSuspectTablesExist(t *testing.T) {
 	exist(state.IPv4, state.IPv6)
 	commitRaw(t, l.conn, func(b *nft.Batch) { b.DeleteTable(suspectTable(state.IPv4)) })
 	exist(state.IPv4, state.IPv6)
+	unknown := delta()
+	unknown.Removed = []state.ServiceName{{Namespace: "test", Name: "unknown"}} // it is not there
+	unknown.Node = l.backend.mirror.Node()
+	apply(t, l.backend, unknown)
+	exist(state.IPv4, state.IPv6)
 	closeBackend(l.backend)
 	exist(state.IPv4, state.IPv6)
 	l.backend = newBackend(t, l.ns, l.options)
