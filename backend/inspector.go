@@ -37,6 +37,8 @@ type Held struct {
 	Draw Draw
 	// Objects are the objects that were found, in the words of the kernel's tools.
 	Objects []string
+	// Silent are endpoints that the connection cannot get for now, because they do not answer.
+	Silent []Silent
 	// Differences are between parts of the dataplane that may take the same connection and send it to different destinations.
 	Differences []string
 	// Connections are the open connections of the client to the same frontend, or of all clients if its address is not known. If there
@@ -66,6 +68,14 @@ type Draw struct {
 
 // Connection is an open connection. Client has opened it, and Server answers.
 type Connection struct{ Client, Server netip.AddrPort }
+
+// Silent is an endpoint that gets no new connections from this node, because it does not answer.
+type Silent struct {
+	Endpoint netip.AddrPort
+	// Since is when it first did not answer, and Probes is how many probes of this process it has not answered.
+	Since  time.Time
+	Probes int
+}
 
 // maxConnections is how many connections are listed.
 const maxConnections = 20

@@ -49,6 +49,8 @@ type Config struct {
 	AcceptAnnotationsOf []string
 	// NoRanges are addresses that get no ranges of ports. See [RefuseRanges].
 	NoRanges []netip.Addr
+	// Ejection takes new connections from TCP endpoints that do not answer, of services without the annotation switchyard.net/eject.
+	Ejection bool
 }
 
 // Equal reports whether two configurations are the same in every field.
@@ -56,7 +58,7 @@ func (c *Config) Equal(o *Config) bool {
 	return c.NodeName == o.NodeName && c.ServiceProxyName == o.ServiceProxyName && c.LocalDetector.Equal(o.LocalDetector) &&
 		c.NodePorts.Equal(o.NodePorts) && c.MasqueradeAll == o.MasqueradeAll && slices.Equal(c.ExternalIPs, o.ExternalIPs) && c.NodeExternalIPs == o.NodeExternalIPs &&
 		c.IgnoreExternalIPs == o.IgnoreExternalIPs && c.MaxEntries == o.MaxEntries && c.MaxFrontends == o.MaxFrontends && c.TCPLingers == o.TCPLingers &&
-		c.Ping == o.Ping && slices.Equal(c.AcceptAnnotationsOf, o.AcceptAnnotationsOf) && slices.Equal(c.NoRanges, o.NoRanges)
+		c.Ping == o.Ping && c.Ejection == o.Ejection && slices.Equal(c.AcceptAnnotationsOf, o.AcceptAnnotationsOf) && slices.Equal(c.NoRanges, o.NoRanges)
 }
 
 // Families is a set of IP families.
@@ -115,8 +117,8 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 		if p.Affinity == 0 { // which wins
 			p.Balance = settings.Balance
 		}
-		if p.Protocol == state.TCP { // only its connections can be reset
-			p.DrainSeconds = settings.DrainSeconds
+		if p.Protocol == state.TCP { // only its connections can be reset, and only its endpoints have to answer
+			p.DrainSeconds, p.Ejection = settings.DrainSeconds, settings.Eject.or(cfg.Ejection)
 		}
 		parts = supply.forClaim(parts[:0], &claims[i])
 		scratch = scratch[:0]

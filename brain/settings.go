@@ -21,6 +21,8 @@ type Settings struct {
 	BalanceFrom model.Annotation
 	// Ranges are ranges of ports in addition to the ports of the Service.
 	Ranges []PortRange
+	// Eject is whether TCP endpoints that do not answer get no new connections.
+	Eject option
 }
 
 // option is true, false, or what the configuration says.
@@ -38,8 +40,9 @@ func (o option) or(configured bool) bool { return o == yes || o == asConfigured 
 // readers take the values of annotations into settings. They return what a value must be, if it is not, and change nothing then.
 var readers = map[string]func(s *Settings, value string) (want string){
 	model.BalanceAnnotation:    readBalance,
-	model.PingAnnotation:       func(s *Settings, value string) string { return readOption(&s.Ping, value) },
 	model.DrainAnnotation:      readDrain,
+	model.EjectAnnotation:      func(s *Settings, value string) string { return readOption(&s.Eject, value) },
+	model.PingAnnotation:       func(s *Settings, value string) string { return readOption(&s.Ping, value) },
 	model.PortRangesAnnotation: readRanges,
 }
 

@@ -66,6 +66,8 @@ type Config struct {
 	// AcceptAnnotationsOf are some of [brain.AnnotationDomains]. Annotations of these projects count where Switchyard's own are absent. Of several,
 	// the first one counts.
 	AcceptAnnotationsOf []string
+	// Ejection is about endpoints that do not answer.
+	Ejection Ejection
 	// Services bounds what Services may ask for.
 	Services Services
 	// ConfigSyncPeriod is how long a watch of the API server lasts at least. The next one goes on from where it ended, if the API server's history
@@ -208,6 +210,14 @@ type Services struct {
 	MaxEntries, MaxEntriesPerNamespace, MaxEntriesPerNode int64
 }
 
+// Ejection is about endpoints of TCP that do not answer.
+type Ejection struct {
+	// Enabled ejects them from Services that do not say whether to.
+	Enabled bool
+	// ProbeTimeout is how long an endpoint has to answer a probe.
+	ProbeTimeout Duration
+}
+
 // Linux has the settings of Linux that do not depend on the dataplane.
 type Linux struct {
 	Conntrack Conntrack
@@ -275,6 +285,7 @@ func Default() *Config {
 		ConfigSyncPeriod:    duration(15 * time.Minute),
 		SyncPeriod:          duration(30 * time.Second),
 		MinSyncPeriod:       duration(time.Second),
+		Ejection:            Ejection{ProbeTimeout: duration(time.Second)},
 		Services:            Services{MaxEntries: ByMemory, MaxEntriesPerNamespace: ByMemory, MaxEntriesPerNode: ByMemory},
 		Linux: Linux{
 			Conntrack: Conntrack{

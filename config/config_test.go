@@ -79,6 +79,7 @@ func TestFaults(t *testing.T) {
 		{"detectLocal.clusterCIDRs[0]", func(c *Config) { c.DetectLocal.ClusterCIDRs = []netip.Prefix{{}} }},
 		{"acceptAnnotationsOf[1]", func(c *Config) { c.AcceptAnnotationsOf = []string{"cilium.io", "example.com"} }},
 		{"acceptAnnotationsOf[1]", func(c *Config) { c.AcceptAnnotationsOf = []string{"cilium.io", "cilium.io"} }},
+		{"ejection.probeTimeout", func(c *Config) { c.Ejection.ProbeTimeout = minus }},
 		{"services.allowedExternalIPs[0]", func(c *Config) { c.Services.AllowedExternalIPs = []netip.Prefix{{}} }},
 		{"services.maxEntries", func(c *Config) { c.Services.MaxEntries = -2 }},
 		{"services.maxEntries", func(c *Config) { c.Services.MaxEntries = brain.MaxEntries + 1 }},

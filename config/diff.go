@@ -117,6 +117,8 @@ var effects = map[string]effect{
 	"resetConnectionsToRemovedEndpoints": effectLive,
 	"ping":                               effectLive,
 	"acceptAnnotationsOf":                effectLive,
+	"ejection.enabled":                   effectLive,
+	"ejection.probeTimeout":              effectLive,
 	"services.allowedExternalIPs":        effectLive,
 	"services.nodeExternalIPs":           effectLive,
 	"services.maxEntries":                effectLive,

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/state"
@@ -35,6 +36,9 @@ func (c *Config) Validate(platform string) []*FieldError {
 	c.validateDetectLocal(&errs)
 	c.validateAnnotations(&errs)
 	c.Services.validate(&errs)
+	if d := c.Ejection.ProbeTimeout.Duration; d < 100*time.Millisecond || d > 20*time.Second {
+		errs.Add("ejection.probeTimeout", "must be from 100ms to 20s, got %v", c.Ejection.ProbeTimeout)
+	}
 	c.Linux.validate(&errs)
 	c.API.validate(&errs)
 	return slices.Concat(errs,

@@ -383,6 +383,12 @@ func (c *cluster) resetsAtDeadline() (resets, leaves bool) {
 	return resets, !resets
 }
 
+// ejects reports whether the dataplane is known to eject silent endpoints where a Service asks for it. A dataplane that follows the API tells the server
+// alone.
+func (c *cluster) ejects() bool {
+	return c.follower == nil && backend.FeaturesOf(c.backend)&state.Ejection != 0
+}
+
 // makeUnknown has what changes of a service from now on served with a value that no dataplane knows.
 func (c *cluster) makeUnknown(name state.ServiceName) {
 	c.mu.Lock()

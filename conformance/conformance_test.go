@@ -52,6 +52,7 @@ func TestFaultsAreNoticed(t *testing.T) {
 		"hashes do not count":       {"hash"},
 		"pings do not count":        {"ping"},
 		"deadlines do not count":    {"drain_deadline"},
+		"silence does not count":    {"ejection"},
 		"no masquerade":             {"node_port", "masquerade_detector", "masquerade_all"},
 		"no hairpin":                {"hairpin"},
 		"no affinity":               {"affinity", "affinity_timeout", "affinity_local"},

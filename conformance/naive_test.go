@@ -94,6 +94,8 @@ func (n *naive) Features() state.Features {
 		return state.Ping
 	case "deadlines do not count":
 		return state.DrainDeadline
+	case "silence does not count":
+		return state.Ejection
 	}
 	return 0
 }

@@ -89,6 +89,7 @@ type story struct {
 	// weights are the weights of servers, 0 without one, and refused is the weight of the refused share.
 	weights map[string]float64
 	refused float64
+	silent  map[string]bool // hosts that answer nothing
 }
 
 func newStory(ctx context.Context, d Dataplane) *story {
@@ -105,6 +106,7 @@ func newStory(ctx context.Context, d Dataplane) *story {
 		loads:     map[string]*load{},
 		slices:    map[string][]string{},
 		weights:   map[string]float64{},
+		silent:    map[string]bool{},
 	}
 }
 
@@ -154,6 +156,7 @@ func commands() map[string]func(ts *testscript.TestScript, neg bool, args []stri
 		"endpoints":       (*story).endpoints,
 		"unknown":         (*story).makeUnknown,
 		"refuse":          (*story).refuse,
+		"silence":         (*story).silence,
 		"zone":            (*story).zone,
 		"configure":       (*story).configure,
 		"address":         (*story).address,

@@ -185,6 +185,34 @@ func (s *story) removePod(_ *testscript.TestScript, args []string) error {
 	return s.cluster.lab.RemovePod(args[0])
 }
 
+// silence: silence HOST...|nobody
+//
+// From now on, exactly these hosts answer nothing.
+func (s *story) silence(_ *testscript.TestScript, args []string) error {
+	for name := range s.silent {
+		if slices.Contains(args, name) {
+			continue
+		}
+		if err := s.hosts[name].Silence(false); err != nil {
+			return err
+		}
+		delete(s.silent, name)
+	}
+	for _, name := range args {
+		switch {
+		case name == "nobody" && len(args) == 1, s.silent[name]:
+			continue
+		case s.hosts[name] == nil:
+			return fmt.Errorf("no host %q; usage: silence HOST…|nobody", name)
+		}
+		if err := s.hosts[name].Silence(true); err != nil {
+			return err
+		}
+		s.silent[name] = true
+	}
+	return nil
+}
+
 // serve: serve HOST [on=ADDRESS] PROTO:PORT...
 func (s *story) serve(_ *testscript.TestScript, args []string) error {
 	if len(args) == 0 || s.hosts[args[0]] == nil {

@@ -38,6 +38,7 @@ type expectation struct {
 	across  bool     // that is also the same at all addresses of a family
 	refuses bool     // outcome is Refused, and it is an endpoint that refuses
 	evenly  bool
+	ejects  bool   // only a dataplane that ejects silent endpoints is asked
 	weights bool   // servers share connections by their weights, and some may be refused
 	spared  string // a server with at most half of an even share, perhaps with nothing
 	source  string // kept, node, an address, or empty for any
@@ -63,6 +64,9 @@ func (s *story) connect(_ *testscript.TestScript, args []string) error {
 	want, err := s.parseExpectation(args[3:])
 	if err != nil {
 		return err
+	}
+	if want.ejects && !s.cluster.ejects() {
+		return nil
 	}
 	var checks []func() error
 	type destinations struct {
@@ -146,6 +150,8 @@ func (s *story) parseExpectation(words []string) (expectation, error) {
 			e.spared = strings.Join(list, ",")
 		case "at-once":
 			e.atOnce = true
+		case "ejecting":
+			e.ejects = true
 		case "source":
 			e.source = value
 		case "from":

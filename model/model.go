@@ -132,6 +132,8 @@ const (
 	BalanceAnnotation = "switchyard.net/balance"
 	// DrainAnnotation is how long TCP connections to an endpoint may stay after it has ceased to get new ones, such as "30s".
 	DrainAnnotation = "switchyard.net/drain-timeout"
+	// EjectAnnotation is whether endpoints that do not answer get no new connections.
+	EjectAnnotation = "switchyard.net/eject"
 	// PingAnnotation is whether the node answers echo requests to the addresses of the Service.
 	PingAnnotation = "switchyard.net/ping"
 	// PortRangesAnnotation is a list of ranges of ports that the Service has in addition to its ports.
@@ -150,7 +152,7 @@ const (
 // ServiceAnnotations are the names of all annotations of Services that count or may count, sorted.
 var ServiceAnnotations = [...]string{
 	KubeRouterFlagsAnnotation, KubeRouterSchedAnnotation, CalicoStrategyAnnotation, LoxilbSelectAnnotation, CiliumAlgorithmAnnotation, BalanceAnnotation,
-	DrainAnnotation, PingAnnotation, PortRangesAnnotation,
+	DrainAnnotation, EjectAnnotation, PingAnnotation, PortRangesAnnotation,
 }
 
 // AnnotationBytes returns how many bytes of an annotation's value count: more for a list.

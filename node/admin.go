@@ -171,6 +171,9 @@ func (a adminSource) prove(answer *explain.Answer) {
 			k.Draw.Endpoint = &d.Endpoint
 		}
 	}
+	for _, s := range held.Silent {
+		k.Silent = append(k.Silent, explain.Silent{Endpoint: s.Endpoint, Since: s.Since, Probes: s.Probes})
+	}
 	for _, c := range held.Connections {
 		k.Connections = append(k.Connections, explain.Tracked{Client: c.Client, Server: c.Server})
 	}

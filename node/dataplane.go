@@ -57,6 +57,10 @@ type DataplaneOptions struct {
 	// OnResets is to be called with how many packets were answered with a reset because their endpoint has left a Service, for the metrics.
 	// It is not nil. See [nftables.Options].
 	OnResets func(service state.ServiceName, packets uint64)
+	// OnProbe and OnEjections are to be called after probes of endpoints, and when endpoints are ejected or return, for the metrics. They are not nil.
+	// See [nftables.Options].
+	OnProbe     func(nftables.ProbeResult)
+	OnEjections func(added, now int)
 	// OnIPTablesRules is to be called with how many rules a table of iptables has, and how many were written, for the metrics. It is not nil. See
 	// [iptables.Options].
 	OnIPTablesRules func(table string, f state.Family, total, written int)
@@ -258,7 +262,7 @@ func nftablesOptions(c *config.Config, o DataplaneOptions) nftables.Options {
 		Logger: o.Logger, Locked: true, OnFlowsCut: o.OnFlowsCut,
 		ResetRemoved: c.ResetConnectionsToRemovedEndpoints && o.TCPLingers, OnResets: o.OnResets,
 		MasqueradeBit: new(int(c.MasqueradeBit())), UpstreamMark: UpstreamMark(c), MaxAffinityClients: int(c.NFTables.MaxAffinityClients),
-		Counters: countsIn(c),
+		Counters: countsIn(c), ProbeTimeout: c.Ejection.ProbeTimeout.Duration, OnProbe: o.OnProbe, OnEjections: o.OnEjections,
 	}
 }
 
@@ -278,6 +282,7 @@ type dataplaneSettings struct {
 	bit, clients     int32
 	reset, counters  bool
 	verify, interval time.Duration
+	probeTimeout     time.Duration
 	// The sections of other modes are zero.
 	ebpf      config.EBPF
 	ipvs      config.IPVS
@@ -292,8 +297,8 @@ func settingsOf(c *config.Config) dataplaneSettings {
 		mode: c.Mode, fallback: c.AllowModeFallback,
 		detector: c.LocalDetector(), nodePorts: c.NodePorts(), own: [2]bool{detector != nil, nodePorts != nil},
 		bit: c.MasqueradeBit(), clients: c.NFTables.MaxAffinityClients, reset: c.ResetConnectionsToRemovedEndpoints,
-		counters: countsIn(c),
-		verify:   c.SyncPeriod.Duration, interval: c.CommitInterval(),
+		counters: countsIn(c), probeTimeout: c.Ejection.ProbeTimeout.Duration,
+		verify: c.SyncPeriod.Duration, interval: c.CommitInterval(),
 	}
 	switch cmp.Or(c.Mode, config.DefaultMode(runtime.GOOS)) {
 	case config.ModeEBPF:

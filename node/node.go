@@ -44,6 +44,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/internal/admin/ui"
 	"github.com/switchyard-net/switchyard/internal/httpserver"
@@ -295,7 +296,7 @@ func (n *Node) openDataplane(ctx context.Context, chosen *dataplane) (Dataplane,
 	c, o := n.o.Config, DataplaneOptions{
 		relayFiles: n.files.relay, memory: n.o.Memory,
 		Logger: n.log, Program: n.o.Program, TakeOver: n.o.TakeOver, OnFlowsCut: n.registry.Conntrack,
-		TCPLingers: n.o.States == nil, OnResets: n.registry.Resets, OnIPTablesRules: n.registry.IPTablesRules,
+		TCPLingers: n.o.States == nil, OnResets: n.registry.Resets, OnProbe: func(r nftables.ProbeResult) { n.registry.Probe(r.String()) }, OnEjections: n.registry.Ejections, OnIPTablesRules: n.registry.IPTablesRules,
 		onHNSFailure: n.countHNSFailure, OnProgress: n.progressed,
 	}
 	switch {

@@ -108,8 +108,7 @@ func BrainConfig(c *config.Config, node string) brain.Config {
 		LocalDetector: c.LocalDetector(), NodePorts: c.NodePorts(),
 		ExternalIPs: services.AllowedExternalIPs, NodeExternalIPs: services.NodeExternalIPs,
 		IgnoreExternalIPs: !c.Gate(config.GateExternalIPs), MaxEntries: services.MaxEntries, MaxFrontends: services.MaxFrontends(),
-		Ping:                c.Ping,
-		AcceptAnnotationsOf: c.AcceptAnnotationsOf,
+		Ping: c.Ping, Ejection: c.Ejection.Enabled, AcceptAnnotationsOf: c.AcceptAnnotationsOf,
 	}
 }
 

@@ -104,7 +104,7 @@ type Port struct {
 	Family   Family
 	// Balance is how new connections are shared between endpoints. Affinity wins over it.
 	Balance Balance
-	// Ejection means that endpoints which do not answer get no new connections while they are silent. Only for TCP.
+	// Ejection means that endpoints which do not answer get no new connections while they are silent. A dataplane decides for its node. Only for TCP.
 	Ejection bool
 	// DrainSeconds is how long connections to an endpoint may stay after it has ceased to get new ones. 0 sets no deadline.
 	DrainSeconds uint32

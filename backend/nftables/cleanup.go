@@ -30,7 +30,7 @@ func Remove(keepLoopback bool) (removed bool, err error) {
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	var batch nft.Batch
 	loopback := false
-	for _, t := range slices.Concat(ruleset.Tables(), ruleset.ResetTables()) {
+	for _, t := range slices.Concat(ruleset.Tables(), ruleset.ResetTables(), ruleset.SuspectTables()) {
 		exists, err := conn.HasTable(t)
 		if err != nil {
 			return false, fmt.Errorf("nftables: looking for table %v: %w", t, err)

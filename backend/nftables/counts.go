@@ -71,7 +71,7 @@ func (b *Backend) CountAbove(whole map[state.ServiceName]*state.Service, full bo
 // settings returns the settings of the tables.
 func (b *Backend) settings() *ruleset.Settings {
 	s := b.o.settings(b.flags)
-	s.Whole, s.Listeners, s.RelayMark = b.whole, b.listeners, backend.RelayMark
+	s.Whole, s.Listeners, s.RelayMark, s.Ejected = b.whole, b.listeners, backend.RelayMark, b.ejector.Load().ejected()
 	s.Shares = b.counting.shares()
 	return s
 }

@@ -57,7 +57,7 @@ func (b *Backend) Inspect(q backend.Query) (backend.Held, error) {
 	if err != nil {
 		return backend.Held{}, fmt.Errorf("nftables: %w", err)
 	}
-	out := backend.Held{Verdict: held.Verdict, Endpoints: held.Endpoints, Objects: held.Objects, Deadlines: deadlines}
+	out := backend.Held{Verdict: held.Verdict, Endpoints: held.Endpoints, Objects: held.Objects, Deadlines: deadlines, Silent: b.silent(q.Frontend)}
 	if d := held.Draw; held.Verdict == state.Forward {
 		out.Draw = backend.Draw{Even: d.Slots == 0, Slots: d.Slots, Shares: d.Shares, Hashed: d.Hashed}
 		if d.Known && !q.Node { // which address of the node a connection gets is not known here

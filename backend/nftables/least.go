@@ -182,11 +182,13 @@ func (b *Backend) share(from int) (next int, more bool, err error) {
 		return 0, false, nil // if not known, the next Apply or Verify compares everything, also the shares
 	}
 	p, done := b.mirror.Share(b.settings(), services[from:min(from+mostShared, len(services))], mostMoved)
+	left := p.Left()
 	if _, err := b.commit(p); err != nil {
 		b.guard.raise(quiet)
 		return 0, false, err
 	}
 	b.mirror = p.Commit()
+	b.ejector.Load().free(left)
 	return from + done, true, nil
 }
 

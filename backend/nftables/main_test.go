@@ -40,7 +40,7 @@ func dial(t testing.TB, ns *netns.NS) *nft.Conn {
 }
 
 // newBackend opens a dataplane on the real kernel.
-func newBackend(t testing.TB, ns namespace, o Options) *Backend {
+func newBackend(t testing.TB, ns place, o Options) *Backend {
 	t.Helper()
 	return openBackend(t, ns, o, func(c *nft.Conn) kernel { return c })
 }
@@ -56,16 +56,16 @@ func (k sharedKernel) Has(f nft.Feature) (bool, error) {
 }
 
 // newSharedBackend opens a dataplane whose tables the test may change.
-func newSharedBackend(t testing.TB, ns namespace, o Options) *Backend {
+func newSharedBackend(t testing.TB, ns place, o Options) *Backend {
 	t.Helper()
 	return openBackend(t, ns, o, func(c *nft.Conn) kernel { return sharedKernel{c} })
 }
 
-// namespace is where functions may be called, such as a [netns.NS] and a [topology.Host].
-type namespace interface{ Do(func() error) error }
+// place is where functions may be called, such as a [netns.NS] and a [topology.Host].
+type place interface{ Do(func() error) error }
 
 // openBackend opens a dataplane on the real kernel with something put in between.
-func openBackend(t testing.TB, ns namespace, o Options, wrap func(*nft.Conn) kernel) *Backend {
+func openBackend(t testing.TB, ns place, o Options, wrap func(*nft.Conn) kernel) *Backend {
 	t.Helper()
 	var b *Backend
 	netnstest.Do(t, ns, func() error {

@@ -27,6 +27,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/internal/kernel/localnet"
+	"github.com/switchyard-net/switchyard/internal/kernel/namespace"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/internal/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
@@ -73,6 +74,9 @@ type Backend struct {
 	whole map[state.ServiceName]*state.Service
 	// listeners are the listeners of a relay above this dataplane.
 	listeners []ruleset.Listener
+	// ejector is nil unless a port ejects silent endpoints. inside is the network namespace of the dataplane.
+	ejector atomic.Pointer[ejector]
+	inside  *namespace.Namespace
 	// resets is nil if connections to endpoints that are gone are not reset.
 	resets *resets
 	// known is set if the mirror shows what the kernel holds. It is not before the first Apply, and after a failure that
@@ -140,6 +144,9 @@ func open(ctx context.Context, o Options, k kernel, more ...finder) (*Backend, e
 		return nil, errors.Join(fmt.Errorf("nftables: %w", err), b.Close())
 	}
 	var err error
+	if b.inside, err = namespace.Current(); err != nil {
+		return nil, errors.Join(fmt.Errorf("nftables: %w", err), b.Close())
+	}
 	if b.flows, err = conntrack.Open(); err == nil {
 		if b.addrs, err = ifaddr.Open(ifaddr.Options{Logger: b.log}); err == nil {
 			b.guard, err = newGuard(b.addrs.Changed(), b.log, b.flags&nft.Owned != 0)
@@ -196,7 +203,7 @@ func (b *Backend) own(ctx context.Context) error {
 		b.log.Info("this kernel cannot keep others from changing tables; changes of ours are found and repaired",
 			"lacks", nft.PersistentTables.Name, "since", nft.PersistentTables.Since)
 	}
-	b.features = state.Weights | state.Ranges | state.Ping | state.DrainDeadline
+	b.features = state.Weights | state.Ranges | state.Ping | state.Ejection | state.DrainDeadline
 	if hashes, err := b.kernel.Has(nft.Hashing); hashes {
 		b.features |= state.Balances
 	} else {
@@ -264,7 +271,11 @@ func (b *Backend) Reconfigure(o Options) error {
 	defer b.mu.Unlock()
 	o.Logger, o.Locked, o.TakeOver, o.Program, o.OnFlowsCut = b.o.Logger, b.o.Locked, b.o.TakeOver, b.o.Program, b.o.OnFlowsCut
 	o.OnGone, o.OnResets, o.Elsewhere, o.Scheduled = b.o.OnGone, b.o.OnResets, b.o.Elsewhere, b.o.Scheduled
+	o.OnProbe, o.OnEjections = b.o.OnProbe, b.o.OnEjections
 	b.o, b.detector, b.known = o, o.LocalDetector, false
+	if e := b.ejector.Load(); e != nil {
+		e.setTimeout(o.probeTimeout())
+	}
 	if !o.Counters {
 		b.whole = nil
 	}
@@ -284,8 +295,8 @@ func (b *Backend) LeaveFlows() { b.cutter.Suspend() }
 
 // Close releases the sockets. Programmed state stays.
 func (b *Backend) Close() error {
-	var errs []error
 	b.counting.close()
+	errs := []error{b.ejector.Swap(nil).end(true)}
 	if b.cutter != nil {
 		b.cutter.Close()
 	}
@@ -302,6 +313,9 @@ func (b *Backend) Close() error {
 		errs = append(errs, f.Close())
 	}
 	errs = append(errs, b.inspector.close())
+	if b.inside != nil {
+		errs = append(errs, b.inside.Close())
+	}
 	return errors.Join(append(errs, b.local.Close(), b.lock.Close())...) // the lock last: until here, the tables are ours
 }
 
@@ -515,7 +529,7 @@ func (b *Backend) Verify(context.Context) (backend.Result, error) {
 		return b.apply(same, nil, nil) // a no-op, unless addresses changed
 	}
 	began := time.Now()
-	moved := !slices.Equal(b.selectNodePorts(b.mirror.Node()), b.mirror.NodePorts())
+	moved := !slices.Equal(b.selectNodePorts(b.mirror.Node()), b.mirror.NodePorts()) || b.ejector.Load().ejected() != b.mirror.Ejected()
 	result, err := b.repair(same)
 	b.guard.spent(time.Since(began))
 	if err != nil {
@@ -601,6 +615,7 @@ func (b *Backend) commitNoted(p *ruleset.Plan, want *ruleset.Desired, nodePorts 
 	if serving != nil {
 		serving.Commit()
 	}
+	b.noteEjection(want, p)
 	return cleared + written, nil
 }
 

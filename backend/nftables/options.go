@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -57,6 +58,14 @@ type Options struct {
 	// OnResets is called in Apply and Verify with how many packets were answered with a reset because their endpoint is gone. The service is
 	// the one that the endpoint left, or empty if that Service is gone itself. OnResets may be nil.
 	OnResets func(service state.ServiceName, packets uint64)
+	// ProbeTimeout is how long an endpoint that is suspected to be silent has to answer a probe. It is for ports with Ejection. From 100 ms to 20 s.
+	// Default: 1 s.
+	ProbeTimeout time.Duration
+	// OnProbe is called after each probe of an endpoint. OnEjections is called when endpoints are ejected, or can return, with how many were ejected in
+	// addition and how many are ejected. An endpoint counts once for each Service port. Separate goroutines call both, and they must return soon. Both may
+	// be nil.
+	OnProbe     func(ProbeResult)
+	OnEjections func(added, now int)
 }
 
 // check returns an error if the options are invalid.
@@ -64,6 +73,9 @@ func (o *Options) check() error {
 	if o.MaxAffinityClients < 0 || o.MaxAffinityClients > greatestMaxAffinityClients {
 		return fmt.Errorf("MaxAffinityClients is %d, must be from 1 to %d, or 0 for the default",
 			o.MaxAffinityClients, greatestMaxAffinityClients)
+	}
+	if o.ProbeTimeout != 0 && (o.ProbeTimeout < leastProbeTimeout || o.ProbeTimeout > mostProbeTimeout) {
+		return fmt.Errorf("ProbeTimeout is %v, must be from %v to %v, or 0 for the default", o.ProbeTimeout, leastProbeTimeout, mostProbeTimeout)
 	}
 	if o.MasqueradeBit != nil && (*o.MasqueradeBit < 0 || *o.MasqueradeBit > 31) {
 		return fmt.Errorf("MasqueradeBit is %d, must be from 0 to 31", *o.MasqueradeBit)
@@ -80,6 +92,29 @@ const (
 	// greatestMaxAffinityClients bounds the kernel's memory that a typing error costs.
 	greatestMaxAffinityClients = 1 << 26
 )
+
+// How long probes wait.
+const (
+	defaultProbeTimeout = time.Second
+	leastProbeTimeout   = 100 * time.Millisecond
+	mostProbeTimeout    = 20 * time.Second
+)
+
+func (o *Options) probeTimeout() time.Duration { return cmp.Or(o.ProbeTimeout, defaultProbeTimeout) }
+
+func (o *Options) onProbe() func(ProbeResult) {
+	if o.OnProbe == nil {
+		return func(ProbeResult) {}
+	}
+	return o.OnProbe
+}
+
+func (o *Options) onEjections() func(added, now int) {
+	if o.OnEjections == nil {
+		return func(int, int) {}
+	}
+	return o.OnEjections
+}
 
 // settings returns what the tables depend on in addition to the state, with the flags that they have.
 func (o *Options) settings(flags nft.TableFlags) *ruleset.Settings {

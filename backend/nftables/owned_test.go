@@ -75,7 +75,7 @@ func TestNextProcessOwns(t *testing.T) {
 	ns := netnstest.New(t)
 	conn := dial(t, ns)
 	needsOwnedTables(t, conn)
-	start := func(open func(testing.TB, namespace, Options) *Backend, flags nft.TableFlags, written bool) {
+	start := func(open func(testing.TB, place, Options) *Backend, flags nft.TableFlags, written bool) {
 		t.Helper()
 		b := open(t, ns, Options{})
 		if r := apply(t, b, full(someServices()...)); (r.Written > 0) != written {

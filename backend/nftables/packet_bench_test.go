@@ -13,6 +13,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/usage"
@@ -113,6 +114,33 @@ func BenchmarkEstablishedPacket(b *testing.B) {
 				took := node.send(b, []byte{ // an IPv4 header, and TCP's with the flag ACK
 					0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 198, 18, 0, 0, 203, 0, 113, addr(to).As4()[3],
 					0x80, 0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0,
+				}, b.N, func([]byte, int) {})
+				usage.Report(b, took, 1)
+			})
+		}
+	}
+}
+
+// BenchmarkEjectingPacket sends packets of one TCP connection from the node, while a port ejects silent endpoints and while none does. Use
+// -benchtime=1000000x -count=7, and compare the least.
+func BenchmarkEjectingPacket(b *testing.B) {
+	for _, ejects := range []bool{false, true} {
+		for name, flags := range map[string]byte{"ACK": 0x10, "repeated SYN": 0x02} {
+			b.Run(fmt.Sprintf("ejects %v, %s", ejects, name), func(b *testing.B) {
+				node := newPacketNode(b)
+				dataplane := newBackend(b, node.ns, Options{})
+				defer closeBackend(dataplane)
+				p := clusterIPPort(state.IPv4, state.TCP, 1, endpointsOf(state.IPv4, 1, 5))
+				p.Ejection = ejects
+				apply(b, dataplane, full(serviceOf("measured", p)))
+				conn := dial(b, node.ns)
+				await.Until(b, "the table of suspects", func() bool {
+					exists, err := conn.HasTable(suspectTable(state.IPv4))
+					return err == nil && exists == ejects
+				})
+				took := node.send(b, []byte{ // an IPv4 header, and TCP's
+					0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 198, 18, 0, 0, 10, 96, 0, 1,
+					0x80, 0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, flags, 0xff, 0xff, 0, 0, 0, 0,
 				}, b.N, func([]byte, int) {})
 				usage.Report(b, took, 1)
 			})

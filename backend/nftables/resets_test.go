@@ -709,7 +709,7 @@ func TestOwnedResetTables(t *testing.T) {
 	}
 	services := someServices()
 	services[4] = dualStack("crowd", 5, 30, 0)
-	for _, open := range []func(testing.TB, namespace, Options) *Backend{newBackend, newSharedBackend, newBackend} {
+	for _, open := range []func(testing.TB, place, Options) *Backend{newBackend, newSharedBackend, newBackend} {
 		closeBackend(b)
 		b = open(t, ns, Options{ResetRemoved: true})
 		apply(t, b, full(services...))

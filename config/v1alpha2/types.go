@@ -89,6 +89,7 @@ type KubeProxyConfiguration struct {
 	// `kube-router.io`, `loxilb.io` and `projectcalico.org`. The first in the list takes precedence. Empty: none, so that
 	// old annotations change nothing. See docs/balance.md#annotations-of-other-projects.
 	AcceptAnnotationsOf []string `json:"acceptAnnotationsOf"`
+	Ejection            Ejection `json:"ejection"`
 	Services            Services `json:"services"`
 	// How long a watch of the API server lasts at least, 5 minutes or more. It is opened again from where it ended; if
 	// the API server has gone back to an earlier state, everything is listed again
@@ -169,6 +170,16 @@ type DetectLocal struct {
 	BridgeInterface string `json:"bridgeInterface"`
 	// Starts the names of the interfaces on which connections of pods come in.
 	InterfaceNamePrefix string `json:"interfaceNamePrefix"`
+}
+
+// Ejection is the section ejection.
+type Ejection struct {
+	// Whether silent endpoints of TCP are ejected from the Services without the annotation `switchyard.net/eject`.
+	Enabled bool `json:"enabled"`
+	// How long an endpoint that is suspected to be silent has to answer a probe, from 100ms to 20s. With more than 1s,
+	// some clients whose connections are stuck wait longer than 4 s. A process that gets its configuration from a file of
+	// one dataplane, such as `NFTablesConfiguration`, has the default.
+	ProbeTimeout config.Duration `json:"probeTimeout"`
 }
 
 // Services is the section services.

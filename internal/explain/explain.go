@@ -264,6 +264,9 @@ func (v *view) balance(a *Answer, h held, why *store.Explanation) {
 	case h.port.Balance == state.LeastConnections:
 		a.policy(from.Name, from.Value, "endpoints with fewer connections from this node get more of the new ones")
 	}
+	if h.port.Ejection {
+		a.policy(model.EjectAnnotation, "true", "endpoints that do not answer get no new connections from a node while they are silent")
+	}
 }
 
 // endpoints fills in which endpoints there are, and why each gets connections or not.

@@ -197,6 +197,39 @@ func TestPing(t *testing.T) {
 	}
 }
 
+// TestEject: the answer says that silent endpoints are ejected, by the annotation or the configuration.
+func TestEject(t *testing.T) {
+	for _, tt := range []struct {
+		annotation           string
+		configured, want, ok bool
+	}{{"true", false, true, true}, {"false", true, false, true}, {"", true, true, true}, {"", false, false, true}, {"maybe", false, false, false}} {
+		svc := &model.Service{
+			Name: state.ServiceName{Namespace: "ns", Name: "svc"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
+			Ports: []model.ServicePort{{Protocol: state.TCP, Port: 80}},
+		}
+		slice := &model.EndpointSlice{Namespace: "ns", Name: "svc-1", Service: "svc", Family: state.IPv4, Ports: []model.EndpointPort{{Protocol: state.TCP, Port: 8080}},
+			Endpoints: []model.Endpoint{{Addr: netip.MustParseAddr("10.244.1.20"), Ready: true, Serving: true}}}
+		if tt.annotation != "" {
+			svc.Annotations = []model.Annotation{{Name: model.EjectAnnotation, Value: tt.annotation}}
+		}
+		s := store.New(store.Options{Brain: brain.Config{NodeName: "n1", Ejection: tt.configured}})
+		sink := s.Source("test")
+		sink.Update([]model.Object{svc, slice}, nil)
+		sink.Complete()
+		a := New(Options{Store: s}).Explain(Connection{Class: Outside, Dst: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: state.TCP})
+		got, ignored := false, false
+		for _, p := range a.Policies {
+			got = got || p.Name == model.EjectAnnotation
+		}
+		for _, f := range a.Findings {
+			ignored = ignored || f.Reason == "AnnotationIgnored"
+		}
+		if got != tt.want || ignored == tt.ok {
+			t.Errorf("%+v: named %v, ignored %v", tt, got, ignored)
+		}
+	}
+}
+
 // TestRefusedShare: weights that no annotation sets refuse a share.
 func TestRefusedShare(t *testing.T) {
 	one, two := netip.MustParseAddrPort("10.244.1.20:80"), netip.MustParseAddrPort("10.244.1.21:80")

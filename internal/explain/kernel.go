@@ -21,6 +21,8 @@ type Kernel struct {
 	Endpoints []netip.AddrPort `json:"endpoints,omitempty"`
 	// Draw is how one of Endpoints is chosen, nil if the dataplane does not say.
 	Draw *Draw `json:"draw,omitempty"`
+	// Silent are endpoints that the connection cannot get for now, because they do not answer.
+	Silent []Silent `json:"silent,omitempty"`
 	// Objects are the objects that were found, in the words of the kernel's tools.
 	Objects []string `json:"objects,omitempty"`
 	// Connections are some of those to the same frontend that are there already, ConnectionCount is how many there are. They are of the client if
@@ -35,6 +37,14 @@ type Kernel struct {
 type Tracked struct {
 	Client netip.AddrPort `json:"client"`
 	Server netip.AddrPort `json:"server"`
+}
+
+// Silent is an endpoint that gets no new connections from this node, because it does not answer.
+type Silent struct {
+	Endpoint netip.AddrPort `json:"endpoint"`
+	// Since is when it first did not answer, and Probes is how many probes it has not answered.
+	Since  time.Time `json:"since"`
+	Probes int       `json:"probes"`
 }
 
 // verdicts are the verdicts of frontends, by their names here.
@@ -78,7 +88,7 @@ func (a *Answer) Compare(k Kernel) {
 	a.compareShares(&k)
 	var gets []netip.AddrPort
 	for _, e := range a.Endpoints {
-		if e.Gets {
+		if e.Gets && !k.isSilent(e.Addr) {
 			gets = append(gets, e.Addr)
 		}
 	}
@@ -113,6 +123,11 @@ func (a *Answer) Drain(deadlines map[netip.AddrPort]time.Time, now time.Time) {
 		}
 		e.Text = text
 	}
+}
+
+// isSilent reports whether an endpoint is silent and left out. The last one of a route is not left out.
+func (k *Kernel) isSilent(addr netip.AddrPort) bool {
+	return slices.ContainsFunc(k.Silent, func(s Silent) bool { return s.Endpoint == addr }) && !slices.Contains(k.Endpoints, addr)
 }
 
 // missing adds the items of one list that the other list lacks.
@@ -152,6 +167,17 @@ func (p *printer) kernel(k *Kernel) {
 		}
 	}
 	p.draw(k.Draw)
+	for i, s := range k.Silent {
+		if i == maxNamed && !p.style.All {
+			p.line("", "and "+diagnosis.Count(len(k.Silent)-i, "more silent endpoint"))
+			break
+		}
+		text := "gets no new connections from this node"
+		if !k.isSilent(s.Endpoint) {
+			text = "stays, because the others are silent as well"
+		}
+		p.line("", fmt.Sprintf("%v %s: silent since %s, probed %s", s.Endpoint, text, s.Since.Format(time.TimeOnly), diagnosis.Count(s.Probes, "time")))
+	}
 	if p.style.All {
 		for _, o := range k.Objects {
 			p.line("", o)

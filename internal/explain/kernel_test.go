@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/explain"
@@ -33,6 +34,13 @@ func TestCompare(t *testing.T) {
 		"nothing there": {explain.Kernel{Dataplane: "nftables", Verdict: explain.NotServed},
 			[]string{"the kernel's objects say not served, and the state says forwarded", "the kernel does not have endpoint 10.244.1.1:80"},
 			[]string{"kernel     ✗ nftables: not served\n", "✗ the kernel does not have endpoint 10.244.1.1:80\n"}},
+		"an ejected endpoint": {explain.Kernel{Dataplane: "nftables", Verdict: explain.Forwarded, Endpoints: []netip.AddrPort{two},
+			Silent: []explain.Silent{{Endpoint: one, Since: time.Date(2026, 1, 2, 12, 1, 7, 0, time.UTC), Probes: 4}}},
+			[]string{"the kernel has endpoint 10.244.1.2:80, which gets no connections by the state"},
+			[]string{"10.244.1.1:80 gets no new connections from this node: silent since 12:01:07, probed 4 times\n"}},
+		"an ejected endpoint that is the last one": {explain.Kernel{Dataplane: "nftables", Verdict: explain.Forwarded, Endpoints: []netip.AddrPort{one},
+			Silent: []explain.Silent{{Endpoint: one, Since: time.Date(2026, 1, 2, 12, 1, 7, 0, time.UTC), Probes: 1}}}, nil,
+			[]string{"10.244.1.1:80 stays, because the others are silent as well: silent since 12:01:07, probed 1 time\n"}},
 		"one too many": {explain.Kernel{Dataplane: "nftables", Verdict: explain.Forwarded, Endpoints: []netip.AddrPort{one, two}},
 			[]string{"the kernel has endpoint 10.244.1.2:80, which gets no connections by the state"}, nil},
 		"unread": {explain.Kernel{Dataplane: "ipvs", Unread: "it cannot"}, nil, []string{"kernel     ipvs: not read back: it cannot\n"}},

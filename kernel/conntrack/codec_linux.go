@@ -52,8 +52,9 @@ const (
 
 // Values of ctaStatus and ctaProtoState (linux/netfilter/nf_conntrack_common.h, _tcp.h and _sctp.h).
 const (
-	statusAssured = 1 << 2
-	statusDstNAT  = 1 << 5
+	statusSeenReply = 1 << 1
+	statusAssured   = 1 << 2
+	statusDstNAT    = 1 << 5
 
 	tcpSynSent          = 1
 	tcpLastAck          = 6
@@ -87,10 +88,7 @@ func encodeDump(f Filter, useFilter bool) []byte {
 	if !useFilter {
 		return b
 	}
-	if status, mask := f.status(); mask != 0 {
-		b = appendAttr(b, ctaStatus, binary.BigEndian.AppendUint32(nil, status))
-		b = appendAttr(b, ctaStatusMask, binary.BigEndian.AppendUint32(nil, mask))
-	}
+	b = appendStatus(b, f)
 	// The kernel reads a tuple only with a family.
 	if f.Family == 0 {
 		return b
@@ -134,21 +132,42 @@ func (f Filter) status() (bits, mask uint32) {
 	if f.Unconnected { // which nothing assured is
 		mask |= statusAssured
 	}
-	if f.Translated {
+	if f.Translated || f.Unanswered {
 		bits |= statusDstNAT
 		mask |= statusDstNAT
+	}
+	if f.Unanswered {
+		mask |= statusSeenReply
 	}
 	return bits, mask
 }
 
+// appendStatus appends the status that a filter asks for, if it asks for one.
+func appendStatus(b []byte, f Filter) []byte {
+	bits, mask := f.status()
+	if mask == 0 {
+		return b
+	}
+	b = appendAttr(b, ctaStatus, binary.BigEndian.AppendUint32(nil, bits))
+	return appendAttr(b, ctaStatusMask, binary.BigEndian.AppendUint32(nil, mask))
+}
+
 // encodeDeleteAll returns the payload that deletes the flows that f admits. Linux supports it from 6.12 on. Older kernels see a message
-// that names one flow by an incomplete tuple, and refuse it. An unknown attribute must not make them flush the table. So f must name a
-// frontend, and otherwise only fields that the kernel compares. It must not name an IPv6 address (see encodeDump) or SCTP ports.
+// that names one flow by an incomplete tuple, and refuse it. An unknown attribute must not make them flush the table. So f must name one end of the
+// flows, and otherwise only fields that the kernel compares. It must not name an IPv6 address (see encodeDump) or SCTP ports.
 func encodeDeleteAll(f Filter) ([]byte, error) {
+	if (f == Filter{Family: state.IPv4, Protocol: state.TCP, From: f.From, Unanswered: true}) && f.From.Addr().Is4() && f.From.Port() != 0 {
+		b := appendStatus(appendGenmsg(nil, f.Family), f)
+		b = appendEnd(b, ctaTupleReply, f.Protocol, ctaIPv4Src, ctaProtoSrcPort, f.From)
+		return appendNested(b, ctaFilter, func(b []byte) []byte {
+			b = appendAttr(b, ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, 0))
+			return appendAttr(b, ctaFilterReplyFlags, binary.NativeEndian.AppendUint32(nil, filterIPSrc|filterProtoNum|filterProtoSrcPort))
+		}), nil
+	}
 	switch {
 	case f.Family != state.IPv4 || f.Protocol != state.UDP:
-		return nil, fmt.Errorf("%w for anything but UDP over IPv4", errors.ErrUnsupported)
-	case !f.Dst.Is4() || f.DstPort == 0 || f.Unconnected || f.Translated || f.From.IsValid() && (!f.From.Addr().Is4() || f.From.Port() == 0):
+		return nil, fmt.Errorf("%w for anything but UDP over IPv4, and unanswered flows of TCP", errors.ErrUnsupported)
+	case !f.Dst.Is4() || f.DstPort == 0 || f.Unconnected || f.Translated || f.Unanswered || f.From.IsValid() && (!f.From.Addr().Is4() || f.From.Port() == 0):
 		return nil, errors.New("the filter must name an address and a port, and may also name the source of answers, but nothing else")
 	}
 	b := appendGenmsg(nil, f.Family)
@@ -305,6 +324,7 @@ func decodeFlow(b []byte) (Flow, error) {
 		}
 	}
 	f.Unconnected = f.Unconnected && status&statusAssured == 0
+	f.Unanswered = status&(statusSeenReply|statusDstNAT) == statusDstNAT
 	f.Scheduled = f.Reply.Src != f.Orig.Dst && status&statusDstNAT == 0
 	f.Family = state.FamilyOf(f.Orig.Dst.Addr())
 	for _, addr := range []netip.Addr{f.Orig.Src.Addr(), f.Orig.Dst.Addr(), f.Reply.Src.Addr(), f.Reply.Dst.Addr()} {

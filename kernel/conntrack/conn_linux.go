@@ -209,9 +209,9 @@ func (c *Conn) deleteBatch(flows []Flow) (deleted int, err error) {
 }
 
 // DeleteAll removes all entries that f admits, in one walk of the kernel through its table that lets packets and other work in
-// between. f must name the address and the port of a frontend of UDP over IPv4, and may name From. The error wraps
-// errors.ErrUnsupported for any other filter, and for a kernel that cannot do it, those before Linux 6.12; then nothing was
-// deleted. The kernel does not report how many it has deleted: deleted is by how many the table is smaller than before.
+// between. f must name the address and the port of a frontend of UDP over IPv4, and may name From. Or it must name From, TCP over IPv4 and
+// Unanswered, and nothing else. The error wraps errors.ErrUnsupported for any other filter, and for a kernel that cannot do it, those before
+// Linux 6.12; then nothing was deleted. The kernel does not report how many it has deleted: deleted is by how many the table is smaller than before.
 func (c *Conn) DeleteAll(f Filter) (deleted int, err error) {
 	request, err := encodeDeleteAll(f)
 	if err == nil {
@@ -232,7 +232,11 @@ func (c *Conn) DeleteAll(f Filter) (deleted int, err error) {
 		err = fmt.Errorf("%w by this kernel (%w)", errors.ErrUnsupported, err)
 	}
 	if err != nil {
-		return deleted, fmt.Errorf("delete connection tracking entries to %v: %w", netip.AddrPortFrom(f.Dst, f.DstPort), explain(err))
+		end := netip.AddrPortFrom(f.Dst, f.DstPort)
+		if f.Unanswered {
+			end = f.From
+		}
+		return deleted, fmt.Errorf("delete connection tracking entries to %v: %w", end, explain(err))
 	}
 	return deleted, nil
 }

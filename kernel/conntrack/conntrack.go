@@ -57,8 +57,8 @@ type Filter struct {
 	DstPort uint16
 	// From is the source of the answers: the endpoint that a flow is translated to, or its destination if it is not translated.
 	From netip.AddrPort
-	// Unconnected admits only flows with Flow.Unconnected.
-	Unconnected bool
+	// Unconnected admits only flows with Flow.Unconnected, and Unanswered those with Flow.Unanswered.
+	Unconnected, Unanswered bool
 	// Translated admits only flows that a rule has translated to another destination.
 	Translated bool
 }
@@ -77,6 +77,8 @@ type Flow struct {
 	Unconnected bool
 	// Ended reports for TCP and SCTP whether both sides have closed the connection, or one has broken it off. The kernel keeps its entry for a while.
 	Ended bool
+	// Unanswered reports whether a rule has translated the destination, and no answer has come.
+	Unanswered bool
 	// Scheduled reports whether IPVS has chosen who answers, and translates the flow by a table of its own instead of a rule.
 	Scheduled bool
 }
@@ -100,7 +102,8 @@ func (f Filter) Match(flow Flow) bool {
 		(f.DstPort == 0 || f.DstPort == flow.Orig.Dst.Port()) &&
 		(!f.From.IsValid() || f.From == flow.Reply.Src) &&
 		(!f.Unconnected || flow.Unconnected) &&
-		(!f.Translated || flow.Reply.Src != flow.Orig.Dst && !flow.Scheduled)
+		(!f.Translated || flow.Reply.Src != flow.Orig.Dst && !flow.Scheduled) &&
+		(!f.Unanswered || flow.Unanswered)
 }
 
 // Ends calls each with the client and the answering end of flows that f admits: of one client if its address is valid. It costs what [Conn.Flows]

@@ -3,6 +3,7 @@
 package conntrack
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -77,6 +78,7 @@ func TestDeleteAllNeedsAFrontend(t *testing.T) {
 		"IPv6":                  func(f *Filter) { f.Family, f.Dst = state.IPv6, netip.MustParseAddr("fd00::1") },
 		"an address of IPv6":    func(f *Filter) { f.Dst = netip.MustParseAddr("fd00::1") },
 		"unconnected":           func(f *Filter) { f.Unconnected = true },
+		"unanswered":            func(f *Filter) { f.Unanswered = true },
 		"from IPv6":             func(f *Filter) { f.From = ap("[fd00::1]:53") },
 		"from no port":          func(f *Filter) { f.From = ap("10.0.0.1:0") },
 		"from an address of v6": func(f *Filter) { f.From = ap("[::ffff:10.0.0.1]:53") },
@@ -92,6 +94,72 @@ func TestDeleteAllNeedsAFrontend(t *testing.T) {
 	}
 }
 
+// translated returns an entry of a flow that a rule has translated.
+func translated(flow Flow, answered bool) []byte {
+	const (
+		ctaNatDst, minIP, natProto, minPort = 13, 1, 3, 1
+		confirmed                           = 1 << 3
+	)
+	to := flow.Reply.Src
+	flow.Reply.Src = flow.Orig.Dst // until the kernel translates it
+	b := appendState(encodeFlow(flow), ctaProtoInfoTCP, tcpSynSent)
+	b = appendNested(b, ctaNatDst, func(b []byte) []byte {
+		b = appendAttr(b, minIP, to.Addr().AsSlice())
+		return appendNested(b, natProto, func(b []byte) []byte { return appendAttr(b, minPort, binary.BigEndian.AppendUint16(nil, to.Port())) })
+	})
+	status := uint32(confirmed)
+	if answered {
+		status |= statusSeenReply
+	}
+	return appendAttr(b, ctaStatus, binary.BigEndian.AppendUint32(nil, status))
+}
+
+// TestDeleteUnanswered deletes translated flows to an endpoint that it has not answered, and no others.
+func TestDeleteUnanswered(t *testing.T) {
+	c := open(t)
+	const endpoint, other, vip = "10.244.0.1:80", "10.244.0.2:80", "10.96.0.1:80"
+	client := func(n int) string { return fmt.Sprintf("10.0.0.1:%d", 1000+n) }
+	n := 0
+	for _, to := range []string{endpoint, other, "10.244.0.1:81"} {
+		for _, answered := range []bool{false, true} {
+			for range 3 {
+				createEntry(t, c, translated(dnat(state.TCP, client(n), vip, to), answered))
+				n++
+			}
+		}
+	}
+	createEntry(t, c, appendState(encodeFlow(dnat(state.TCP, client(n), endpoint, endpoint)), ctaProtoInfoTCP, tcpSynSent)) // not translated
+	create(t, c, dnat(state.UDP, client(n+1), vip, endpoint))
+	before := list(t, c, Filter{})
+	unanswered := Filter{Family: state.IPv4, Protocol: state.TCP, Unanswered: true}
+	for _, useFilter := range []bool{true, false} {
+		if got, err := flows(c, unanswered, useFilter); len(got) != 9 || err != nil {
+			t.Errorf("%d unanswered flows are listed (%v), with the kernel's filter %v; want 9", len(got), err, useFilter)
+		}
+	}
+	f := unanswered
+	f.From = ap(endpoint)
+	want := slices.DeleteFunc(slices.Clone(before), f.Match)
+	deleted, err := c.DeleteAll(f)
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	if got := list(t, c, Filter{}); deleted != 3 || len(before)-len(want) != 3 || err != nil || !slices.Equal(got, want) {
+		t.Errorf("deleted %d, %v; want 3\ngot  %v\nwant %v", deleted, err, got, want)
+	}
+	for name, change := range map[string]func(*Filter){
+		"all endpoints": func(f *Filter) { f.From = netip.AddrPort{} }, "no port": func(f *Filter) { f.From = ap("10.244.0.2:0") },
+		"IPv6":       func(f *Filter) { f.Family, f.From = state.IPv6, ap("[fd00::1]:80") },
+		"a frontend": func(f *Filter) { f.Dst, f.DstPort = ap(vip).Addr(), 80 }, "also answered": func(f *Filter) { f.Unanswered = false },
+	} {
+		bad := f
+		change(&bad)
+		if b, err := encodeDeleteAll(bad); err == nil {
+			t.Errorf("%s: %x, want an error", name, b)
+		}
+	}
+}
+
 // TestUnknownFilterDeletesNothing sends what a kernel sees that does not know filters, which are those before Linux 6.12.
 func TestUnknownFilterDeletesNothing(t *testing.T) {
 	c := open(t)
@@ -99,15 +167,23 @@ func TestUnknownFilterDeletesNothing(t *testing.T) {
 		create(t, c, f)
 	}
 	before := list(t, c, Filter{})
-	for _, from := range []netip.AddrPort{{}, table[0].Reply.Src} {
-		dst := table[0].Orig.Dst
-		request, err := encodeDeleteAll(Filter{Family: state.IPv4, Protocol: state.UDP, Dst: dst.Addr(), DstPort: dst.Port(), From: from})
+	dst, from := table[0].Orig.Dst, table[0].Reply.Src
+	for _, filter := range []Filter{
+		{Family: state.IPv4, Protocol: state.UDP, Dst: dst.Addr(), DstPort: dst.Port()},
+		{Family: state.IPv4, Protocol: state.UDP, Dst: dst.Addr(), DstPort: dst.Port(), From: from},
+		{Family: state.IPv4, Protocol: state.TCP, From: from, Unanswered: true},
+	} {
+		request, err := encodeDeleteAll(filter)
 		if err != nil {
 			t.Fatal(err)
 		}
 		known := request[:nfgenLen:nfgenLen]
 		for typ, data := range attrs(request[nfgenLen:]) {
-			if typ != ctaFilter {
+			switch typ {
+			case ctaFilter:
+			case ctaStatus, ctaStatusMask:
+				known = appendAttr(known, typ, data)
+			default:
 				known = appendAttr(known, typ|unix.NLA_F_NESTED, data)
 			}
 		}

@@ -39,10 +39,12 @@ var arrows = []arrow{
 	{"internal/kernel/ctusage", nil},
 	{"internal/kernel/ipset", []string{"state"}},
 	{"internal/kernel/namespace", nil},
-	{"backend/nftables", []string{"state", "backend", "internal/apportion", "internal/consistent", "kernel/conntrack", "internal/kernel/localnet", "internal/kernel/nft", "internal/kernel/ifaddr", "internal/kernel/nodelock"}},
+	{"backend/nftables", []string{"state", "backend", "internal/apportion", "internal/consistent", "kernel/conntrack", "internal/kernel/localnet", "internal/kernel/namespace", "internal/kernel/nft", "internal/kernel/ifaddr", "internal/kernel/nodelock"}},
 	// It is pure, and knows nothing of the dataplane that carries its plans out.
 	{"backend/nftables/internal/least", []string{"state", "internal/apportion"}},
 	{"backend/nftables/internal/ruleset", []string{"state", "internal/kernel/nft", "internal/apportion", "internal/consistent", "backend/nftables/internal/least"}},
+	// It is pure, and decides from what others have read and probed.
+	{"backend/nftables/internal/ejection", []string{"state", "backend/nftables/internal/ruleset"}},
 
 	// The API: states over a wire, and back into states.
 	{"client/localnet/v1", nil},
@@ -331,8 +333,8 @@ var pureStandard = []string{
 // purePackages are the packages that wait for nothing, with the reason.
 var purePackages = map[string]string{
 	"brain": whyPure, "model": whyPure, "state": whyPure, "backend/nftables/internal/ruleset": whyRuleset,
-	"backend/nftables/internal/least": whyRuleset,
-	"internal/ebpf/plan":              whyRuleset, "backend/iptables/internal/rules": whyRuleset, "backend/ipvs/internal/plan": whyRuleset,
+	"backend/nftables/internal/least": whyRuleset, "backend/nftables/internal/ejection": whyRuleset,
+	"internal/ebpf/plan": whyRuleset, "backend/iptables/internal/rules": whyRuleset, "backend/ipvs/internal/plan": whyRuleset,
 	"backend/userspace/internal/plan": whyRuleset, "backend/userspace/internal/balance": whyRuleset, "internal/winkernel/internal/plan": whyRuleset,
 }
 

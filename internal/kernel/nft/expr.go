@@ -65,9 +65,11 @@ type CtKey uint32
 
 // The properties in use. Address and port keys take a direction.
 const (
+	CtState  CtKey = nftCtState
 	CtStatus CtKey = nftCtStatus
 	// CtDirection is one byte, [OriginalDirection] for packets from the side that began the connection.
 	CtDirection CtKey = nftCtDirection
+	CtProtoSrc  CtKey = nftCtProtoSrc
 	CtProtoDst  CtKey = nftCtProtoDst
 	CtSrcIP     CtKey = nftCtSrcIP
 	CtDstIP     CtKey = nftCtDstIP
@@ -75,11 +77,21 @@ const (
 	CtDstIP6    CtKey = nftCtDstIP6
 )
 
-// CtStatusDNAT is the bit of [CtStatus] of connections whose destination was translated.
-const CtStatusDNAT = ipsDstNAT
+// Bits of [CtStatus] and [CtState].
+const (
+	// CtStatusDNAT is set for connections whose destination was translated.
+	CtStatusDNAT = ipsDstNAT
+	// CtStatusConfirmed is set for connections whose first packet has left, or reached its receiver.
+	CtStatusConfirmed = ipsConfirmed
+	// CtStateNew is set for packets of connections without an answer.
+	CtStateNew = 1 << (ipCtNew%ipCtNumber + 1)
+)
 
 // OriginalDirection is what [CtDirection] loads for packets from the side that began the connection.
 func OriginalDirection() []byte { return []byte{ipCtDirOriginal} }
+
+// ReplyDirection is what [CtDirection] loads for packets from the other side.
+func ReplyDirection() []byte { return []byte{ipCtDirReply} }
 
 // Ct loads a property of the packet's connection.
 func Ct(reg uint32, k CtKey) Expr {
@@ -87,9 +99,14 @@ func Ct(reg uint32, k CtKey) Expr {
 }
 
 // CtOriginal loads a property of the connection's original direction, as it was before any translation.
-func CtOriginal(reg uint32, k CtKey) Expr {
+func CtOriginal(reg uint32, k CtKey) Expr { return ctOf(reg, k, ipCtDirOriginal) }
+
+// CtReply loads a property of the connection's answers, as they arrive: their source is the endpoint.
+func CtReply(reg uint32, k CtKey) Expr { return ctOf(reg, k, ipCtDirReply) }
+
+func ctOf(reg uint32, k CtKey, direction byte) Expr {
 	return Expr{"ct", []Attr{
-		attrReg(nftaCtDreg, reg), attrU32(nftaCtKey, uint32(k)), {Type: nftaCtDirection, Value: []byte{ipCtDirOriginal}},
+		attrReg(nftaCtDreg, reg), attrU32(nftaCtKey, uint32(k)), {Type: nftaCtDirection, Value: []byte{direction}},
 	}}
 }
 
@@ -118,6 +135,11 @@ func bitwise(reg uint32, mask, xor []byte) Expr {
 		attrReg(nftaBitwiseSreg, reg), attrReg(nftaBitwiseDreg, reg), attrU32(nftaBitwiseLen, uint32(len(mask))),
 		dataValue(nftaBitwiseMask, mask), dataValue(nftaBitwiseXor, xor),
 	}}
+}
+
+// EqualBits goes on if all these bits are set in the four bytes of the register, in host byte order.
+func EqualBits(reg, bits uint32) []Expr {
+	return []Expr{Mask(reg, bits, 0), Equal(reg, hostU32(bits))}
 }
 
 func hostU32(v uint32) []byte { return native.AppendUint32(nil, v) }
@@ -223,6 +245,20 @@ func DeleteFromMap(set string, key, data uint32) Expr {
 	return Expr{"dynset", []Attr{
 		attrString(nftaDynsetSetName, set), attrU32(nftaDynsetOp, nftDynsetOpDelete),
 		attrReg(nftaDynsetSregKey, key), attrReg(nftaDynsetSregData, data),
+	}}
+}
+
+// AddToSet adds a key to a dynamic set, with a timeout in milliseconds. A key that is there stays as it is, with the rest of its timeout.
+func AddToSet(set string, key uint32, timeoutMillis uint64) Expr {
+	return Expr{"dynset", []Attr{
+		attrString(nftaDynsetSetName, set), attrU32(nftaDynsetOp, nftDynsetOpAdd), attrReg(nftaDynsetSregKey, key), attrU64(nftaDynsetTimeout, timeoutMillis),
+	}}
+}
+
+// DeleteFromSet deletes a key of a dynamic set, if it is there.
+func DeleteFromSet(set string, key uint32) Expr {
+	return Expr{"dynset", []Attr{
+		attrString(nftaDynsetSetName, set), attrU32(nftaDynsetOp, nftDynsetOpDelete), attrReg(nftaDynsetSregKey, key),
 	}}
 }
 

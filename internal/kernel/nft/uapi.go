@@ -184,8 +184,10 @@ const (
 	nftaCtKey       = 2
 	nftaCtDirection = 3
 
+	nftCtState     = 0
 	nftCtDirection = 1
 	nftCtStatus    = 2
+	nftCtProtoSrc  = 11
 	nftCtProtoDst  = 12
 	nftCtSrcIP     = 19
 	nftCtDstIP     = 20
@@ -193,6 +195,10 @@ const (
 	nftCtDstIP6    = 22
 
 	ipCtDirOriginal = 0
+	ipCtDirReply    = 1
+	ipCtNew         = 2
+	ipCtNumber      = 3 // IP_CT_IS_REPLY: a state has the same bit in both directions
+	ipsConfirmed    = 1 << 3
 	ipsDstNAT       = 1 << 5
 )
 
@@ -234,6 +240,7 @@ const (
 	nftaDynsetSregData = 5
 	nftaDynsetTimeout  = 6
 
+	nftDynsetOpAdd    = 0
 	nftDynsetOpUpdate = 1
 	nftDynsetOpDelete = 2
 )

@@ -133,6 +133,9 @@ type own struct {
 	revision    prometheus.Gauge
 	failed      prometheus.Gauge
 	programming prometheus.Histogram
+	ejections   prometheus.Counter
+	ejected     prometheus.Gauge
+	probes      *prometheus.CounterVec
 }
 
 // New returns the registry of a process that starts now.
@@ -213,11 +216,17 @@ func (r *Registry) registerOwn(o *Options) {
 		repaired:    counter("dataplane_repairs_total", "Kernel objects that something else had changed or deleted, and that were put right.").WithLabelValues(),
 		revision:    gauge("applied_revision", "The revision of the state that the dataplane shows."),
 		failed:      gauge("failed_services", "Services that cannot be programmed."),
+		ejections:   counter("ejections_total", "Endpoints of Service ports that were ejected because they did not answer.").WithLabelValues(),
+		ejected:     gauge("ejected_endpoints", "Endpoints of Service ports that get no new connections from this node because they do not answer."),
+		probes:      counter("probes_total", "Probes of endpoints that were suspected to be silent, or compared with these, by result: answered, silent or failed.", "result"),
 		programming: histogram("network_programming_duration_seconds", "Time from a change in the cluster until the kernel had it. It has finer buckets than kubeproxy_network_programming_duration_seconds and counts a change once."),
 	}
 	for _, call := range []string{callApply, callRetry, callVerify} {
 		r.own.attempts.WithLabelValues(call, "success")
 		r.own.attempts.WithLabelValues(call, "error")
+	}
+	for _, result := range []string{"answered", "silent", "failed"} {
+		r.own.probes.WithLabelValues(result)
 	}
 	r.resets.packets = counter("connection_resets_total",
 		"Packets that were answered with a reset because their endpoint had left the Service. Without a name: of Services that are gone, and of those beyond the first 1,000.",

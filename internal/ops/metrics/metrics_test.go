@@ -61,6 +61,8 @@ switchyard_dataplane_attempts_total counter call,result
 switchyard_dataplane_repairs_total counter
 switchyard_dataplane_verify_duration_seconds histogram
 switchyard_dataplane_written_total counter
+switchyard_ejected_endpoints gauge
+switchyard_ejections_total counter
 switchyard_failed_services gauge
 switchyard_health_check_port_problems gauge
 switchyard_limited_services gauge reason
@@ -70,6 +72,7 @@ switchyard_node_problems gauge
 switchyard_nftables_affinity_clients gauge ip_family
 switchyard_nftables_affinity_clients_limit gauge ip_family
 switchyard_oldest_pending_change_timestamp_seconds gauge
+switchyard_probes_total counter result
 switchyard_server_connections gauge server
 switchyard_server_connections_closed_total counter server
 switchyard_service_connections_total counter namespace,port,service
@@ -519,6 +522,19 @@ func TestNoLocalEndpoints(t *testing.T) {
 			"kubeproxy_sync_proxy_rules_no_local_endpoints_total ip_family=IPv6 traffic_policy=internal": 0,
 		})
 	}
+}
+
+// TestEjections counts probes and ejected endpoints.
+func TestEjections(t *testing.T) {
+	r := New(Options{Families: both})
+	r.Probe("silent")
+	r.Probe("silent")
+	r.Ejections(2, 2)
+	r.Ejections(1, 3)
+	r.Ejections(0, 1)
+	check(t, r, "two probes", map[string]float64{
+		"switchyard_probes_total result=silent": 2, "switchyard_probes_total result=answered": 0, "switchyard_ejections_total": 3, "switchyard_ejected_endpoints": 1,
+	})
 }
 
 // TestResets: a Service has a series from its first reset until it is gone, and there are not more than a thousand.

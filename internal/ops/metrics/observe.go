@@ -137,6 +137,15 @@ func (r *Registry) Resets(service state.ServiceName, packets uint64) {
 	r.resets.count(service, packets)
 }
 
+// Probe counts a probe of an endpoint by its result.
+func (r *Registry) Probe(result string) { r.own.probes.WithLabelValues(result).Inc() }
+
+// Ejections counts endpoints that were ejected in addition, and sets how many are ejected.
+func (r *Registry) Ejections(added, now int) {
+	r.own.ejections.Add(float64(added))
+	r.own.ejected.Set(float64(now))
+}
+
 // Healthz counts an answer of /healthz.
 func (r *Registry) Healthz(code int) { r.kube.healthz.WithLabelValues(strconv.Itoa(code)).Inc() }
 

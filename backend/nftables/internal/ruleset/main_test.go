@@ -33,6 +33,7 @@ const testMark = 1 << 14
 func elementsOnly(m *Mirror, s *Settings, u *state.Update, nodePorts []netip.Addr) *Plan {
 	p := newPlan(s, m, m)
 	p.update(u)
+	p.eject()
 	p.finalize(nodePorts)
 	return p
 }

@@ -29,6 +29,7 @@ type Mirror struct {
 	nodePorts []netip.Addr
 	node      *state.Node
 	shape     shape
+	ejected   *Ejected
 	// Preserved is what the kernel holds in addition, from before this process. The caller may replace it.
 	Preserved Preserved
 }
@@ -66,6 +67,9 @@ func (m *Mirror) Node() *state.Node { return m.node }
 // NodePorts returns the addresses that serve NodePorts, sorted. On ::1 a relay serves them.
 func (m *Mirror) NodePorts() []netip.Addr { return m.nodePorts }
 
+// Ejected returns the endpoints that are ejected, nil if none are.
+func (m *Mirror) Ejected() *Ejected { return m.ejected }
+
 // Records returns the services that are programmed, in a map of the caller's own. Those that are preserved are not among them.
 func (m *Mirror) Records() map[state.ServiceName]*state.Service {
 	records := make(map[state.ServiceName]*state.Service, len(m.services))
@@ -88,7 +92,8 @@ type applied struct {
 	above []frontendAbove
 	// slots are how many slots its weights and hashes take.
 	slots int
-	// asked is the record of the state if record is another one. There is no room for its weights and hashes, or record has shares instead of its weights.
+	// asked is the record of the state if record differs from it. A record is programmed without ejected endpoints, without weights and hashes that have
+	// no room, and with shares instead of its weights if these follow from connections.
 	asked *state.Service
 	// lacks is how many slots it wants if there is no room for them.
 	lacks int

@@ -162,6 +162,7 @@ func (p *Plan) del(e element) {
 func (m *Mirror) Change(s *Settings, u *state.Update, nodePorts []netip.Addr) *Plan {
 	p := newPlan(s, m, m)
 	p.update(u)
+	p.eject()
 	p.retry()
 	p.finalize(nodePorts)
 	p.grow()
@@ -638,6 +639,6 @@ func (p *Plan) Commit() *Mirror {
 			delete(p.m.numbers, n)
 		}
 	}
-	p.m.nodePorts, p.m.node, p.m.shape = p.nodePorts, p.node, p.shape
+	p.m.nodePorts, p.m.node, p.m.shape, p.m.ejected = p.nodePorts, p.node, p.shape, p.settings.Ejected
 	return p.m
 }

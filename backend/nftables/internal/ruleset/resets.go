@@ -609,9 +609,6 @@ func resetChains(f state.Family, rules resetRules) []nft.Chain {
 	return chains
 }
 
-// tcpReset is the flag RST of TCP.
-const tcpReset = 1 << 2
-
 // resetsAre reports whether a table of resets is as this version makes it.
 func (r *Resets) resetsAre(f state.Family, sk *nft.Skeleton) bool {
 	t, sets, chains := resetTable(f), resetSets(f, r.rules), resetChains(f, r.rules)

@@ -15,20 +15,21 @@ import (
 // roomFeatures are the parts of records that take such slots.
 const roomFeatures = state.Weights | state.Balances
 
-// lay lays out a service with its numbers: by its weights and hashes if there is room for their slots, and else evenly. place is placeService, or follow,
-// with the previous record.
+// lay lays out a service with its numbers, without its ejected endpoints, and with the shares of now. It goes by weights and hashes if there is room for
+// their slots, and else evenly. place is placeService, or follow, with the previous record.
 func (p *Plan) lay(s *state.Service, previous *applied, held map[owner]uint32, place func(*state.Service) []placement) applied {
 	namespace := s.Name.Namespace
 	p.slots.Add(namespace, -previous.slots)
-	next := applied{record: p.shared(s), above: p.settings.above(s)}
+	left := p.settings.Ejected.Without(s)
+	next := applied{record: p.shared(left), above: p.settings.above(s)}
+	next.places, next.crowded, next.counts = place(next.record), isCrowded(s), next.record != left
+	if next.slots = slotsOf(next.record, next.places); next.slots > 0 && !apportion.HasRoom(namespace, next.slots, p.m.slots, p.slots) {
+		next.record, _ = left.For(state.AllFeatures &^ roomFeatures)
+		next.lacks, next.crowded, next.counts = next.slots, false, false
+		next.places, next.slots = place(next.record), 0
+	}
 	if next.record != s {
 		next.asked = s
-	}
-	next.places, next.crowded, next.counts = place(next.record), isCrowded(s), next.asked != nil
-	if next.slots = slotsOf(next.record, next.places); next.slots > 0 && !apportion.HasRoom(namespace, next.slots, p.m.slots, p.slots) {
-		next.record, _ = s.For(state.AllFeatures &^ roomFeatures)
-		next.asked, next.lacks, next.crowded, next.counts = s, next.slots, false, false
-		next.places, next.slots = place(next.record), 0
 	}
 	p.slots.Add(namespace, next.slots)
 	next.numbers = p.number(s.Name, held, next.record)
@@ -148,7 +149,7 @@ func (m *Mirror) Share(s *Settings, names []state.ServiceName, most int) (p *Pla
 		if p.elements() >= most {
 			break
 		}
-		if a := m.services[name]; a.counts && !p.shared(a.asked).Equal(a.record) {
+		if a := m.services[name]; a.counts && !p.shared(s.Ejected.Without(a.asked)).Equal(a.record) {
 			p.replace(name, a.asked)
 		}
 		done++

@@ -55,4 +55,6 @@ type Settings struct {
 	Shares func(*state.Service) *state.Service
 	// TableFlags are those that the tables have. A table with others is replaced.
 	TableFlags nft.TableFlags
+	// Ejected are endpoints that get no new connections for now.
+	Ejected *Ejected
 }

@@ -29,6 +29,7 @@ const (
 	goldenRanges   = "testdata/ranges.nft"
 	goldenResets   = "testdata/resets.nft"
 	goldenDrains   = "testdata/drains.nft"
+	goldenSuspects = "testdata/suspects.nft"
 )
 
 // everyFeature is a shape that needs every kind of rule: counters, restricted clients, echo requests, affinity, NodePorts on loopback addresses, and in each view
@@ -116,6 +117,15 @@ func TestGoldenResets(t *testing.T) {
 	}
 }
 
+// TestGoldenSuspects does so with the tables of suspects.
+func TestGoldenSuspects(t *testing.T) {
+	checkGolden(t, goldenSuspects, func(b *nft.Batch) {
+		for _, f := range families {
+			AddSuspects(b, f, nil, 0)
+		}
+	})
+}
+
 // checkGolden compares what the nft tool lists after a commit with a file.
 func checkGolden(t *testing.T, file string, fill func(*nft.Batch)) {
 	t.Helper()
@@ -168,7 +178,7 @@ func nftCommand(t *testing.T, ns *netns.NS, args ...string) (out string) {
 	return out
 }
 
-// TestRulesShowTheirSyntax compares the comments in skeleton.go, relay.go, hash.go, ranges.go, ping.go and resets.go that begin with "nft:" with the rules of family ip in the
+// TestRulesShowTheirSyntax compares the comments in skeleton.go, relay.go, hash.go, ranges.go, ping.go, resets.go and suspects.go that begin with "nft:" with the rules of family ip in the
 // golden files: each shows a rule that is there, and each rule is shown by one.
 func TestRulesShowTheirSyntax(t *testing.T) {
 	for _, c := range []struct {
@@ -178,6 +188,7 @@ func TestRulesShowTheirSyntax(t *testing.T) {
 	}{
 		{[]string{"skeleton.go", "relay.go", "hash.go", "ranges.go", "ping.go"}, []string{goldenSkeleton, goldenRanges}, TableName, 100, 40},
 		{[]string{"resets.go"}, []string{goldenDrains}, ResetsName, 2, 5},
+		{[]string{"suspects.go"}, []string{goldenSuspects}, SuspectsName, 4, 4},
 	} {
 		checkSyntax(t, c.code, c.golden, c.table, c.rules, c.comments)
 	}
