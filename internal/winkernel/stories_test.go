@@ -49,6 +49,7 @@ var notOnHNS = map[string]string{
 	"masquerade_bridge": noDetector, "masquerade_detector": noDetector, "masquerade_no_detector": noDetector, "masquerade_node_cidr": noDetector, "masquerade_prefix": noDetector,
 	"detector_changes": noDetector, "service_cidrs": noPackets,
 	"distribution": noCrowds, "weights": noPackets, "refused_share": noPackets, "hash": noPackets, "drain_deadline": noPackets, "ejection": noPackets,
+	"least_connections": noPackets, "ping": noPackets, "port_ranges": noPackets,
 }
 
 // TestStories plays the stories of the conformance suite on the fake. HNS neither refuses nor drops: both stand for no load balancer here. Of
