@@ -92,8 +92,8 @@ type applied struct {
 	above []frontendAbove
 	// slots are how many slots its weights and hashes take.
 	slots int
-	// asked is the record of the state if record differs from it. A record is programmed without ejected endpoints, without weights and hashes that have
-	// no room, and with shares instead of its weights if these follow from connections.
+	// asked is the record of the state if record differs from it. A record lacks ejected endpoints, and weights and hashes that have no room. It has shares
+	// instead of its weights if these follow from connections.
 	asked *state.Service
 	// lacks is how many slots it wants if there is no room for them.
 	lacks int
