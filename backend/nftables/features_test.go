@@ -13,6 +13,7 @@ import (
 	"strconv"
 
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/randcluster"
 )
 
 // withFeatures returns a record with weights, all that comes with them, deadlines, and addresses that answer echo requests in some of its ports. They follow from the seed and the record, so that
@@ -76,7 +77,10 @@ func withRanges(s *state.Service, seed uint64) *state.Service {
 	h := fnv.New64a()
 	fmt.Fprint(h, seed, s.Name, len(s.Ports[0].Internal.Inside.Endpoints)/4)
 	number := h.Sum64()
-	first := uint16(1 + number>>8%20_000)
+	// Ranges of several services never overlap, because stores give an address and port to one of them.
+	names := randcluster.ServiceNames()
+	block := 65_000 / len(names)
+	first := uint16(1 + block*((slices.Index(names, s.Name)+int(seed%97))%len(names)) + int(number>>8%uint64(block/2)))
 	p := s.Ports[0]
 	p.Frontends = slices.DeleteFunc(slices.Clone(p.Frontends), func(f state.Frontend) bool { return f.Kind != state.ClusterIP })
 	taken := slices.ContainsFunc(s.Ports, func(p state.Port) bool { return p.Frontends[0].Port == first })
@@ -85,7 +89,7 @@ func withRanges(s *state.Service, seed uint64) *state.Service {
 	}
 	p.Name, p.Lingering, p.External = "range "+p.Name, nil, state.Traffic{}
 	for i := range p.Frontends {
-		p.Frontends[i].Port, p.Frontends[i].LastPort = first, first+1+uint16(number>>32%40_000)
+		p.Frontends[i].Port, p.Frontends[i].LastPort = first, first+1+uint16(number>>32%uint64(block/2-1))
 	}
 	for _, r := range p.Routes() {
 		r.Endpoints = slices.Clone(r.Endpoints)
