@@ -112,10 +112,17 @@ func (b *browser) forgive(yes bool) {
 	b.forgiven = yes
 }
 
+// run carries out actions. An action on an element that the page replaces at that moment has done nothing, and is repeated.
 func (b *browser) run(actions ...chromedp.Action) {
 	b.Helper()
-	if err := chromedp.Run(b.ctx, actions...); err != nil {
-		b.Fatal(err)
+	for _, action := range actions {
+		err := chromedp.Run(b.ctx, action)
+		for again := 0; again < 10 && err != nil && strings.Contains(err.Error(), "Could not find node"); again++ {
+			err = chromedp.Run(b.ctx, action)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 
