@@ -140,10 +140,12 @@ export class Table {
     for (let i = from; i < to; i++) {
       const row = this.#row(this.#shown[i], i);
       row.style.transform = `translateY(${i * tall}px)`;
-      rows.push(row);
+      const drawn = space.children[i - from];
+      rows.push(drawn?.isEqualNode(row) ? drawn : row);
     }
     if (rows.length === 0) rows.push(h("p", { class: "empty" }, this.#data.lost ? "" : this.#data.loaded ? (this.#data.rows.size ? `No ${this.#kind.noun} matches the filter.` : `There are no ${this.#kind.noun}s.`) : "loading …"));
-    space.replaceChildren(...rows);
+    // A click needs its row to stay from press to release.
+    if (rows.length !== space.children.length || rows.some((row, i) => row !== space.children[i])) space.replaceChildren(...rows);
     const at = this.#shown.findIndex((r) => this.#kind.keyOf(r) === this.#selected);
     if (at >= from && at < to) $("#rows").setAttribute("aria-activedescendant", `row-${at}`);
     else $("#rows").removeAttribute("aria-activedescendant");
