@@ -206,11 +206,11 @@ func (g *gap) meet() (all []stranger) {
 	client, node := g.lab.Client(), g.lab.Node()
 	for i, f := range families {
 		fe := churnFrontends(f)[1] // the external IP
+		external := netip.AddrPortFrom(fe.Addr, fe.Port)
+		g.serve(client, external) // before the address is there: a connection that tries again in between would be refused
 		if err := client.AddAddr(netip.PrefixFrom(fe.Addr, fe.Addr.BitLen())); err != nil {
 			g.t.Fatal(err)
 		}
-		external := netip.AddrPortFrom(fe.Addr, fe.Port)
-		g.serve(client, external)
 		nodePort := netip.AddrPortFrom(node.Addrs[slices.IndexFunc(node.Addrs, func(a netip.Addr) bool { return state.FamilyOf(a) == f })], 30080)
 		g.serve(node, nodePort)
 		for j, w := range []way{{from: g.lab.Pod("client"), dst: external}, {from: client, dst: nodePort}} {

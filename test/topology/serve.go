@@ -25,7 +25,7 @@ type serverKey struct {
 }
 
 // Serve starts an echo server. It answers each connection, each line on a connection and each datagram with one line: its
-// name, and the client's address as it sees it. The address is one of the host's; if it is unspecified or the zero Addr,
+// name, and the client's address as it sees it. The host may get the address later; if it is unspecified or the zero Addr,
 // there is a server on each of [Host.Addrs]. Answers to datagrams come from the address that the datagram went to.
 func (h *Host) Serve(proto state.Protocol, addr netip.AddrPort, name string) error {
 	addrs := []netip.AddrPort{addr}
@@ -103,6 +103,9 @@ func (h *Host) listen(key serverKey) (*os.File, error) {
 	file := os.NewFile(uintptr(fd), "server")
 	if key.proto != state.UDP {
 		err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+	}
+	if err == nil { // works for IPv6, too
+		err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_FREEBIND, 1))
 	}
 	if err == nil {
 		err = os.NewSyscallError("bind", unix.Bind(fd, sockaddr(key.addr)))
