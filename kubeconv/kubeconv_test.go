@@ -103,7 +103,7 @@ func TestObject(t *testing.T) {
 				Endpoints: []discoveryv1.Endpoint{
 					{Addresses: []string{"10.1.0.01", "not looked at"}, TargetRef: pod("Pod", "shop", "web-0")},
 					{
-						Addresses: []string{"::ffff:10.1.0.2"}, NodeName: new("n1"), TargetRef: pod("Pod", "shop", "web-1"),
+						Addresses: []string{"::ffff:10.1.0.2"}, NodeName: new("n1"), Zone: new("z1"), TargetRef: pod("Pod", "shop", "web-1"),
 						Conditions: discoveryv1.EndpointConditions{Ready: new(false), Serving: new(false), Terminating: new(true)},
 						Hints: &discoveryv1.EndpointHints{
 							ForZones: []discoveryv1.ForZone{{Name: "z1"}, {Name: "z2"}}, ForNodes: []discoveryv1.ForNode{{Name: "n2"}},
@@ -119,7 +119,7 @@ func TestObject(t *testing.T) {
 				Endpoints: []model.Endpoint{
 					{Addr: netip.MustParseAddr("10.1.0.1"), Ready: true, Serving: true},
 					{
-						Addr: netip.MustParseAddr("10.1.0.2"), Terminating: true, NodeName: "n1",
+						Addr: netip.MustParseAddr("10.1.0.2"), Terminating: true, NodeName: "n1", Zone: "z1",
 						ZoneHints: []string{"z1", "z2"}, NodeHints: []string{"n2"},
 					},
 				},

@@ -138,6 +138,9 @@ func (f *faults) endpoint(i int, family state.Family, e *discoveryv1.Endpoint) m
 		}
 		m.NodeName = intern(*e.NodeName)
 	}
+	if e.Zone != nil && len(*e.Zone) <= maxLabel { // a longer one is no zone of a node
+		m.Zone = intern(*e.Zone)
+	}
 	if e.Hints != nil {
 		for _, zone := range e.Hints.ForZones {
 			m.ZoneHints = append(m.ZoneHints, intern(zone.Name))

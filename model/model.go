@@ -238,6 +238,8 @@ type Endpoint struct {
 	Serving     bool
 	Terminating bool
 	NodeName    string
+	// Zone is the zone of the endpoint, empty if it is not known.
+	Zone string
 	// ZoneHints and NodeHints are hints.forZones and hints.forNodes.
 	ZoneHints []string
 	NodeHints []string

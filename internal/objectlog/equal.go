@@ -50,5 +50,5 @@ func equalSlices(a, b *model.EndpointSlice) bool {
 
 func equalEndpoints(a, b model.Endpoint) bool {
 	return a.Addr == b.Addr && a.Ready == b.Ready && a.Serving == b.Serving && a.Terminating == b.Terminating &&
-		a.NodeName == b.NodeName && slices.Equal(a.ZoneHints, b.ZoneHints) && slices.Equal(a.NodeHints, b.NodeHints)
+		a.NodeName == b.NodeName && a.Zone == b.Zone && slices.Equal(a.ZoneHints, b.ZoneHints) && slices.Equal(a.NodeHints, b.NodeHints)
 }

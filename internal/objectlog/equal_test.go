@@ -30,7 +30,7 @@ func samples() []model.Object {
 			Ports: []model.EndpointPort{{Name: "http", Protocol: state.TCP, Port: 8080}},
 			Endpoints: []model.Endpoint{{
 				Addr: netip.MustParseAddr("10.1.0.1"), Ready: true, Serving: true, Terminating: true, NodeName: "n1",
-				ZoneHints: []string{"west"}, NodeHints: []string{"n1"},
+				Zone: "west", ZoneHints: []string{"west"}, NodeHints: []string{"n1"},
 			}},
 			Hostnames: []string{"a-0"}, Pods: model.PackPods("", []string{"a-0"}), TriggerTime: at, Weight: "70",
 		},

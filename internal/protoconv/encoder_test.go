@@ -80,7 +80,7 @@ func TestTextIsAlwaysUTF8(t *testing.T) {
 	e.service(&state.Service{Name: state.ServiceName{Namespace: "n\xff", Name: "a\xff"}, Ports: []state.Port{{Name: "p\xff"}}})
 	encode(Object(&model.Service{Name: state.ServiceName{Namespace: "n\xff", Name: "a\xff"}, HasProxyName: true, ProxyName: "\xff", Ports: []model.ServicePort{{Name: "p\xff"}}}))
 	encode(Object(&model.EndpointSlice{Namespace: "\xff", Name: "\xff", Service: "\xff", Ports: []model.EndpointPort{{Name: "\xff"}},
-		Endpoints: []model.Endpoint{{NodeName: "\xff", ZoneHints: []string{"\xff"}, NodeHints: []string{"\xff"}}}, Pods: "\xff\xff\x00\x01\x00\x02"}))
+		Endpoints: []model.Endpoint{{NodeName: "\xff", Zone: "\xff", ZoneHints: []string{"\xff"}, NodeHints: []string{"\xff"}}}, Pods: "\xff\xff\x00\x01\x00\x02"}))
 	encode(Object(&model.Node{Name: "\xff", Zone: "\xff"}))
 	encode(Object(&model.Namespace{Name: "\xff"}))
 	encode(Object(&model.ServiceCIDR{Name: "\xff"}))

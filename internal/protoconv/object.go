@@ -86,7 +86,7 @@ func endpointSlice(s *model.EndpointSlice) *clusterv1.EndpointSlice {
 		}),
 		Endpoints: messages(s.Endpoints, func(e *model.Endpoint, m *clusterv1.Endpoint) {
 			m.Address, m.Ready, m.Serving, m.Terminating = bytesOf(e.Addr), e.Ready, e.Serving, e.Terminating
-			m.NodeName, m.ZoneHints, m.NodeHints = text(e.NodeName), texts(e.ZoneHints), texts(e.NodeHints)
+			m.NodeName, m.Zone, m.ZoneHints, m.NodeHints = text(e.NodeName), text(e.Zone), texts(e.ZoneHints), texts(e.NodeHints)
 		}),
 		Hostnames:   texts(s.Hostnames),
 		TriggerTime: timestamp(s.TriggerTime),
@@ -253,7 +253,7 @@ func parseEndpointSlice(m *clusterv1.EndpointSlice) (s *model.EndpointSlice, err
 			return e, fmt.Errorf(".address %w", err)
 		}
 		e.Ready, e.Serving, e.Terminating = m.GetReady(), m.GetServing(), m.GetTerminating()
-		e.NodeName, e.ZoneHints, e.NodeHints = m.GetNodeName(), m.GetZoneHints(), m.GetNodeHints()
+		e.NodeName, e.Zone, e.ZoneHints, e.NodeHints = m.GetNodeName(), m.GetZone(), m.GetZoneHints(), m.GetNodeHints()
 		return e, nil
 	})
 	if err != nil {

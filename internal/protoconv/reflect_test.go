@@ -58,7 +58,7 @@ func TestNothingOfAnObjectIsLost(t *testing.T) {
 	})
 	testObject(t, fullSlice, []string{
 		".Service", ".ProxyName", ".Headless", ".Ports[1].Name", ".Endpoints[0].Addr", ".Endpoints[0].Ready", ".Endpoints[0].Serving", ".Endpoints[0].Terminating",
-		".Endpoints[0].NodeName", ".Endpoints[0].ZoneHints[0]", ".Endpoints[0].NodeHints (one less)", ".TriggerTime", ".Weight", ".CiliumWeight",
+		".Endpoints[0].NodeName", ".Endpoints[0].Zone", ".Endpoints[0].ZoneHints[0]", ".Endpoints[0].NodeHints (one less)", ".TriggerTime", ".Weight", ".CiliumWeight",
 	})
 	testObject(t, func() *model.Node {
 		return &model.Node{Name: "n", Zone: "z", Addresses: addrs("192.0.2.1", "2001:db8::1"), Internal: 1, PodCIDRs: prefixes("10.1.0.0/24", "fd00::/64")}
@@ -222,7 +222,7 @@ func fullSlice() *model.EndpointSlice {
 		Ports: []model.EndpointPort{{Name: "dns", Protocol: state.UDP, Port: 53}, {Name: "http", Protocol: state.TCP, Port: 80}},
 		Endpoints: []model.Endpoint{
 			{Addr: netip.MustParseAddr("10.1.0.1"), Ready: true, Serving: true, Terminating: true, NodeName: "n",
-				ZoneHints: []string{"a", "b"}, NodeHints: []string{"n", "m"}},
+				Zone: "a", ZoneHints: []string{"a", "b"}, NodeHints: []string{"n", "m"}},
 			{Addr: netip.MustParseAddr("10.1.0.3")},
 		},
 		Hostnames:   []string{"dns-0", "dns-1"},

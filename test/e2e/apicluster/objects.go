@@ -151,6 +151,9 @@ func endpoint(e *model.Endpoint) discoveryv1.Endpoint {
 	if e.NodeName != "" {
 		o.NodeName = new(e.NodeName)
 	}
+	if e.Zone != "" {
+		o.Zone = new(e.Zone)
+	}
 	if len(e.ZoneHints)+len(e.NodeHints) > 0 {
 		o.Hints = &discoveryv1.EndpointHints{}
 		for _, zone := range e.ZoneHints {

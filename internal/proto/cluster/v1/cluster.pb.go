@@ -1078,14 +1078,16 @@ func (x *EndpointPort) GetPort() uint32 {
 
 // Endpoint is an endpoint of an EndpointSlice.
 type Endpoint struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Address       []byte                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	Ready         bool                   `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
-	Serving       bool                   `protobuf:"varint,3,opt,name=serving,proto3" json:"serving,omitempty"`
-	Terminating   bool                   `protobuf:"varint,4,opt,name=terminating,proto3" json:"terminating,omitempty"`
-	NodeName      string                 `protobuf:"bytes,5,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
-	ZoneHints     []string               `protobuf:"bytes,6,rep,name=zone_hints,json=zoneHints,proto3" json:"zone_hints,omitempty"`
-	NodeHints     []string               `protobuf:"bytes,7,rep,name=node_hints,json=nodeHints,proto3" json:"node_hints,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Address     []byte                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	Ready       bool                   `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
+	Serving     bool                   `protobuf:"varint,3,opt,name=serving,proto3" json:"serving,omitempty"`
+	Terminating bool                   `protobuf:"varint,4,opt,name=terminating,proto3" json:"terminating,omitempty"`
+	NodeName    string                 `protobuf:"bytes,5,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	ZoneHints   []string               `protobuf:"bytes,6,rep,name=zone_hints,json=zoneHints,proto3" json:"zone_hints,omitempty"`
+	NodeHints   []string               `protobuf:"bytes,7,rep,name=node_hints,json=nodeHints,proto3" json:"node_hints,omitempty"`
+	// Empty if it is not known, as in what relays of earlier versions send.
+	Zone          string `protobuf:"bytes,8,opt,name=zone,proto3" json:"zone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1167,6 +1169,13 @@ func (x *Endpoint) GetNodeHints() []string {
 		return x.NodeHints
 	}
 	return nil
+}
+
+func (x *Endpoint) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
 }
 
 // Node is a Kubernetes Node.
@@ -1488,7 +1497,7 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"\fEndpointPort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\rR\bprotocol\x12\x12\n" +
-	"\x04port\x18\x03 \x01(\rR\x04port\"\xd1\x01\n" +
+	"\x04port\x18\x03 \x01(\rR\x04port\"\xe5\x01\n" +
 	"\bEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x14\n" +
 	"\x05ready\x18\x02 \x01(\bR\x05ready\x12\x18\n" +
@@ -1498,7 +1507,8 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"\n" +
 	"zone_hints\x18\x06 \x03(\tR\tzoneHints\x12\x1d\n" +
 	"\n" +
-	"node_hints\x18\a \x03(\tR\tnodeHints\"\xa4\x01\n" +
+	"node_hints\x18\a \x03(\tR\tnodeHints\x12\x12\n" +
+	"\x04zone\x18\b \x01(\tR\x04zone\"\xa4\x01\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x1c\n" +
