@@ -49,6 +49,9 @@ type Config struct {
 	AcceptAnnotationsOf []string
 	// NoRanges are addresses that get no ranges of ports. See [RefuseRanges].
 	NoRanges []netip.Addr
+	// Young are the endpoints that slow start concerns, sorted by address. They count for services with the annotation only. [SlowStartOf] has its
+	// length.
+	Young []Young
 	// Ejection takes new connections from TCP endpoints that do not answer, of services without the annotation switchyard.net/eject.
 	Ejection bool
 }
@@ -58,7 +61,8 @@ func (c *Config) Equal(o *Config) bool {
 	return c.NodeName == o.NodeName && c.ServiceProxyName == o.ServiceProxyName && c.LocalDetector.Equal(o.LocalDetector) &&
 		c.NodePorts.Equal(o.NodePorts) && c.MasqueradeAll == o.MasqueradeAll && slices.Equal(c.ExternalIPs, o.ExternalIPs) && c.NodeExternalIPs == o.NodeExternalIPs &&
 		c.IgnoreExternalIPs == o.IgnoreExternalIPs && c.MaxEntries == o.MaxEntries && c.MaxFrontends == o.MaxFrontends && c.TCPLingers == o.TCPLingers &&
-		c.Ping == o.Ping && c.Ejection == o.Ejection && slices.Equal(c.AcceptAnnotationsOf, o.AcceptAnnotationsOf) && slices.Equal(c.NoRanges, o.NoRanges)
+		c.Ping == o.Ping && c.Ejection == o.Ejection && slices.Equal(c.AcceptAnnotationsOf, o.AcceptAnnotationsOf) && slices.Equal(c.NoRanges, o.NoRanges) &&
+		slices.Equal(c.Young, o.Young)
 }
 
 // Families is a set of IP families.
@@ -106,6 +110,8 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 		return nil
 	}
 	why.settings(settings)
+	sh := settings.shares(cfg)
+	here.weighs, b.weighted = sh.zones != ZoneWeights{}, settings.multiplies()
 	ports := frame(cfg, claims, &addresses)
 	supply := newSupply(cfg, from, len(svc.Ports))
 	var joins [2]joiner // by family
@@ -127,10 +133,10 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 			scratch = joins[indexOf(p.Family)].join(scratch, here, p.Family, parts)
 		}
 		active := scratch.active()
-		chosen := setTraffic(p, cfg, svc, scratch, active)
+		chosen := setTraffic(p, cfg, svc, scratch, active, sh)
 		health.count(active)
 		if why != nil {
-			why.port(&claims[i], fits, here, &supply, parts, scratch, active, chosen)
+			why.port(&claims[i], fits, here, &supply, parts, scratch, active, sh, chosen)
 		}
 	}
 	sortPorts(ports)

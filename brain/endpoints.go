@@ -13,6 +13,8 @@ import (
 type location struct {
 	node string
 	zone string // empty if not known
+	// weighs reports whether the zones of endpoints count, because the service has zone weights.
+	weighs bool
 }
 
 func locate(cfg *Config, node *model.Node) location {
@@ -27,10 +29,12 @@ func locate(cfg *Config, node *model.Node) location {
 // several endpoints with one address and port wins. An endpoint that is not terminating comes first, because the
 // address of a dying pod may already belong to a new one (pkg/proxy/endpointslicecache.go, addEndpoints). A ready
 // endpoint comes next. The other traits only make the choice independent of the order of the slices.
-type traits uint8
+type traits uint16
 
 const (
-	zoneHere   traits = 1 << iota // hinted for this node's zone
+	near       traits = 1 << iota // in this node's zone
+	zoned                         // in any known zone
+	zoneHere                      // hinted for this node's zone
 	zoneHinted                    // hinted for any zone
 	nodeHere                      // hinted for this node
 	nodeHinted                    // hinted for any node
@@ -57,6 +61,8 @@ func (l location) traitsOf(ep *model.Endpoint) traits {
 	set(len(ep.ZoneHints) > 0, zoneHinted)
 	// A node without a zone uses all endpoints, so that no hint, not even an empty one, names its zone.
 	set(l.zone != "" && slices.Contains(ep.ZoneHints, l.zone), zoneHere)
+	set(l.weighs && ep.Zone != "", zoned)
+	set(l.weighs && l.zone != "" && ep.Zone == l.zone, near)
 	return t
 }
 
@@ -294,38 +300,24 @@ func (s selection) misses(is traits) traits { return (is ^ s.want) & s.mask }
 // cluster returns the endpoints for traffic policy Cluster: the ready endpoints that hints leave. If none is ready, it
 // returns the endpoints that serve while they terminate, regardless of hints (pkg/proxy/topology.go,
 // CategorizeEndpoints).
-func (c candidates) cluster() ([]state.Endpoint, selection) {
-	want := ready | c.hint()
-	best := selection{want, want}
-	if eps := c.having(best); len(eps) > 0 {
+func (c candidates) cluster(sh shares) ([]state.Endpoint, selection) {
+	best, sh := sh.best(c)
+	if eps := c.having(best, sh); len(eps) > 0 {
 		return eps, best
 	}
 	rest := selection{serving | lasting, serving}
-	return c.having(rest), rest
+	return c.having(rest, shares{}), rest
 }
 
 // local returns the endpoints for traffic policy Local: the ready ones on this node, else those on this node that are
 // serving while they terminate. Hints never apply (pkg/proxy/topology.go, CategorizeEndpoints).
-func (c candidates) local() ([]state.Endpoint, selection) {
+func (c candidates) local(sh shares) ([]state.Endpoint, selection) {
 	best := selection{ready | local, ready | local}
-	if eps := c.having(best); len(eps) > 0 {
+	if eps := c.having(best, sh.ofLocal()); len(eps) > 0 {
 		return eps, best
 	}
 	rest := selection{serving | lasting | local, serving | local}
-	return c.having(rest), rest
-}
-
-// hint returns the trait that hints demand of ready endpoints: nodeHere (PreferSameNode), zoneHere (PreferSameZone) or
-// none.
-func (c candidates) hint() traits {
-	t := c.tally()
-	switch {
-	case t.use(nodeHinted, nodeHere) == HintsUsed:
-		return nodeHere
-	case t.use(zoneHinted, zoneHere) == HintsUsed:
-		return zoneHere
-	}
-	return 0
+	return c.having(rest, shares{}), rest
 }
 
 // tally is which traits all ready endpoints have, and which some of them have.
@@ -364,8 +356,8 @@ func (c candidates) exist() bool {
 	})
 }
 
-// having returns the endpoints that are selected.
-func (c candidates) having(s selection) []state.Endpoint {
+// having returns the endpoints that are selected, with their weights.
+func (c candidates) having(s selection, sh shares) []state.Endpoint {
 	n := 0
 	for _, e := range c {
 		if s.misses(e.is) == 0 {
@@ -381,6 +373,7 @@ func (c candidates) having(s selection) []state.Endpoint {
 			eps = append(eps, e.endpoint())
 		}
 	}
+	sh.weigh(eps, c, s)
 	even(eps)
 	return eps
 }

@@ -1,6 +1,7 @@
 package brain
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -55,6 +56,8 @@ const (
 	OtherNode Reason = "OtherNode"
 	// NoWeight: the annotation of the slice with its weight is 0.
 	NoWeight Reason = "NoWeight"
+	// NoZoneWeight: the weight of the zone of the endpoint is 0 for this node, and endpoints of the other kind of zone are ready.
+	NoZoneWeight Reason = "NoZoneWeight"
 	// HintedElsewhere: the hints of the endpoint name other nodes or zones, and hints are in use.
 	HintedElsewhere Reason = "HintedElsewhere"
 )
@@ -132,8 +135,12 @@ type PortReasons struct {
 	// ClusterTerminates and LocalTerminates report whether no endpoint that the policy could choose is ready, so that it takes those that
 	// are serving while they terminate.
 	ClusterTerminates, LocalTerminates bool
-	// NodeHints and ZoneHints are whether hints choose among the endpoints of policy Cluster. ZoneHints is empty if NodeHints are used.
+	// NodeHints and ZoneHints are whether hints choose among the endpoints of policy Cluster. ZoneHints is empty if NodeHints are used, and if the Service
+	// has zone weights, which replace them.
 	NodeHints, ZoneHints HintUse
+	// Zones is whether zone weights count for policy Cluster, with the zones of endpoints for hints. It is empty without zone weights, and if NodeHints
+	// are used.
+	Zones HintUse
 	// Endpoints are all that slices name for the port.
 	Endpoints []EndpointReasons
 	// Slices name no endpoint for the port.
@@ -149,9 +156,14 @@ type EndpointReasons struct {
 	Unusable Reason
 	// Cluster and Local are why the policy does not choose it. They are empty if it does, and if the policy is not in use.
 	Cluster, Local []Reason
-	// Weight is the weight of the endpoint, if Weighted reports that the endpoints of the port have weights.
+	// Weight is the weight of the endpoint, if Weighted reports that the endpoints of the port have weights. With zone weights or a slow start, it is the
+	// weight in the route of policy Cluster, or of policy Local if Cluster does not choose the endpoint.
 	Weight   int
 	Weighted bool
+	// ZoneWeight is a factor of that weight for policy Cluster. It is 0 if zone weights do not count.
+	ZoneWeight uint16
+	// SlowStart is a factor of that weight from 0.1 to 1. It is 0 for an endpoint that is not new.
+	SlowStart float64
 
 	index int // of Endpoint in Slice
 }
@@ -248,7 +260,7 @@ func (e *Explanation) unroutedAddresses(kind state.FrontendKind, addrs []netip.A
 }
 
 // port notes how the routes of a claim were chosen from the endpoints that slices have.
-func (e *Explanation) port(c *claim, fits bool, here location, from *supply, parts []part, eps, active candidates, by choice) {
+func (e *Explanation) port(c *claim, fits bool, here location, from *supply, parts []part, eps, active candidates, sh shares, by choice) {
 	r := PortReasons{
 		Name: c.port.Name, Protocol: c.port.Protocol, Family: c.family, NoRoom: !fits, Internal: by.internal, External: by.external,
 		ClusterTerminates: by.cluster.mask != 0 && by.cluster.want&ready == 0,
@@ -256,9 +268,14 @@ func (e *Explanation) port(c *claim, fits bool, here location, from *supply, par
 	}
 	t := active.tally()
 	r.NodeHints = t.use(nodeHinted, nodeHere)
-	if r.NodeHints != HintsUsed {
+	switch {
+	case r.NodeHints == HintsUsed:
+	case here.weighs:
+		r.Zones = t.use(zoned, near)
+	default:
 		r.ZoneHints = t.use(zoneHinted, zoneHere)
 	}
+	_, inCluster := sh.best(active)
 	noted := make(map[netip.AddrPort]bool)
 	weighted := isWeighted(parts)
 	for _, part := range parts {
@@ -266,7 +283,11 @@ func (e *Explanation) port(c *claim, fits bool, here location, from *supply, par
 			ep := &part.slice.Endpoints[i]
 			at := EndpointReasons{Addr: netip.AddrPortFrom(ep.Addr, part.port), Slice: part.slice, Endpoint: ep, index: i, Weighted: weighted}
 			at.Weight = max(int(part.among(weighted)), 0) // noWeight is 0
-			at.judge(here.traitsOf(ep), c.family, noted, eps, by)
+			is := here.traitsOf(ep)
+			at.judge(is, c.family, noted, eps, by)
+			if e.Settings.multiplies() && at.Unusable == "" {
+				at.multiplied(is, inCluster, by)
+			}
 			r.Endpoints = append(r.Endpoints, at)
 		}
 	}
@@ -302,6 +323,29 @@ func (r *EndpointReasons) judge(is traits, family state.Family, noted map[netip.
 	}
 }
 
+// multiplied notes the weight in the routes of an endpoint with these traits, and its factors. sh are those of policy Cluster.
+func (r *EndpointReasons) multiplied(is traits, sh shares, by choice) {
+	inCluster, inLocal := weightIn(by.clusterTo, r.Addr), weightIn(by.localTo, r.Addr)
+	if r.Weighted, r.Weight = true, cmp.Or(inCluster, inLocal); r.Weight == 0 || is&ready == 0 {
+		return
+	}
+	if inCluster > 0 && sh.zones != (ZoneWeights{}) {
+		r.ZoneWeight = uint16(sh.zones.of(is))
+	}
+	if i, found := slices.BinarySearchFunc(sh.young, r.Addr.Addr(), func(y Young, at netip.Addr) int { return y.Addr.Compare(at) }); found {
+		r.SlowStart = sh.young[i].Factor()
+	}
+}
+
+// weightIn returns the weight of an endpoint of a route, 1 if it has none, and 0 if it is not in the route.
+func weightIn(route []state.Endpoint, addr netip.AddrPort) int {
+	i, found := slices.BinarySearchFunc(route, state.Endpoint{Addr: addr}, state.Endpoint.Compare)
+	if !found {
+		return 0
+	}
+	return max(1, int(route[i].Weight))
+}
+
 // reasons returns why an endpoint is not selected, in the order of the constants. Only of ready endpoints do hints matter.
 func (s selection) reasons(is traits) (why []Reason) {
 	misses := s.misses(is)
@@ -320,6 +364,9 @@ func (s selection) reasons(is traits) (why []Reason) {
 	}
 	if is&ready != 0 && misses&(nodeHere|zoneHere) != 0 {
 		why = append(why, HintedElsewhere)
+	}
+	if is&ready != 0 && misses&near != 0 {
+		why = append(why, NoZoneWeight)
 	}
 	return why
 }

@@ -114,6 +114,8 @@ func TestConfigEqual(t *testing.T) {
 				c.ExternalIPs = prefixes("192.0.2.0/25")
 			case []string:
 				c.AcceptAnnotationsOf = []string{"cilium.io"}
+			case []brain.Young:
+				c.Young = []brain.Young{{Addr: netip.MustParseAddr("192.0.2.1"), Age: 3}}
 			case []netip.Addr:
 				c.NoRanges = addrs("192.0.2.1")
 			default:

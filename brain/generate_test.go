@@ -110,7 +110,35 @@ func (g *generator) input() *input {
 		in.cfg.ExternalIPs = list(g, func() netip.Prefix { return one(g, anyPrefix) })
 	}
 	in.cfg.TCPLingers, in.cfg.Ping = g.bool(), g.bool()
+	g.annotate(in)
 	return in
+}
+
+// annotate gives half of all services a slow start or zone weights, and endpoints zones and ages.
+func (g *generator) annotate(in *input) {
+	if in.svc == nil || g.bool() {
+		return
+	}
+	in.svc.Annotations = []model.Annotation{
+		{Name: model.SlowStartAnnotation, Value: one(g, []string{"8s", "1h", "0s"})},
+		{Name: model.ZoneWeightsAnnotation, Value: one(g, []string{"same=4,other=1", "same=1,other=0", "other=65535,same=0", "same=9,other=9", "same"})},
+	}
+	for i := byte(1); i <= 3; i++ {
+		if age := g.byte(); age < 128 {
+			in.cfg.Young = append(in.cfg.Young, brain.Young{Addr: netip.AddrFrom4([4]byte{10, 1, 0, i}), Age: age % brain.SlowStartSteps})
+		}
+	}
+	for _, s := range in.slices {
+		if s == nil {
+			continue
+		}
+		for i := range s.Endpoints {
+			s.Endpoints[i].Zone = one(g, anyName)
+		}
+		if g.bool() {
+			s.Weight = one(g, []string{"0", "3", "65535", "x"})
+		}
+	}
 }
 
 func (g *generator) service() *model.Service {

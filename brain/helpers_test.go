@@ -43,7 +43,7 @@ func slice(family state.Family, endpoints ...string) *model.EndpointSlice {
 
 // endpoint reads "address [word ...]". Without words it is ready, serving and on another node. The words: here (on this
 // node), notready, dying (terminating, but still serving), dead (terminating, not serving), published (terminating, but
-// ready by publishNotReadyAddresses), zones=z,... and nodes=n,... (hints).
+// ready by publishNotReadyAddresses), zone=z (where it is), zones=z,... and nodes=n,... (hints).
 func endpoint(text string) model.Endpoint {
 	words := strings.Fields(text)
 	e := model.Endpoint{Addr: netip.MustParseAddr(words[0]), Ready: true, Serving: true, NodeName: "other"}
@@ -62,6 +62,8 @@ func endpoint(text string) model.Endpoint {
 			e.Terminating = true
 		case "zones":
 			e.ZoneHints = strings.Split(value, ",")
+		case "zone":
+			e.Zone = value
 		case "nodes":
 			e.NodeHints = strings.Split(value, ",")
 		default:

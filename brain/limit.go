@@ -63,7 +63,9 @@ func SizeOf(cfg *Config, svc *model.Service, slices []*model.EndpointSlice) Size
 	b := newBudget(cfg)
 	// Constants keep these off the heap, as in compute.
 	frontends, claims, parts := make([]state.Frontend, 0, 4), make([]claim, 0, 8), make([]part, 0, 4)
-	claims, _ = claimsOf(claims, frontends, cfg, svc, SettingsOf(cfg, svc).Ranges, Families{}, &b, nil)
+	settings := SettingsOf(cfg, svc)
+	claims, _ = claimsOf(claims, frontends, cfg, svc, settings.Ranges, Families{}, &b, nil)
+	b.weighted = settings.multiplies()
 	from := newSupply(cfg, slices, len(svc.Ports))
 	for i := range claims {
 		c := &claims[i]
@@ -78,6 +80,7 @@ type budget struct {
 	max          int64
 	maxFrontends int64 // 0: no bound of their own
 	routed       int64 // frontends
+	weighted     bool  // all endpoints may have weights, whatever slices give them
 	size         Size
 }
 
@@ -117,7 +120,7 @@ func (b *budget) endpoints(c *claim, parts []part) bool {
 	for _, part := range parts {
 		n += int64(len(part.slice.Endpoints))
 	}
-	if isWeighted(parts) {
+	if b.weighted || isWeighted(parts) {
 		n *= 2
 	}
 	if b.takes(n * int64(c.frontends)) {

@@ -23,6 +23,10 @@ type Settings struct {
 	Ranges []PortRange
 	// Eject is whether TCP endpoints that do not answer get no new connections.
 	Eject option
+	// ZoneWeights are the weights of endpoints by their zone.
+	ZoneWeights ZoneWeights
+	// SlowStart is how long it takes until a new endpoint has its full weight. 0 is for no time.
+	SlowStart time.Duration
 }
 
 // option is true, false, or what the configuration says.
@@ -39,11 +43,13 @@ func (o option) or(configured bool) bool { return o == yes || o == asConfigured 
 
 // readers take the values of annotations into settings. They return what a value must be, if it is not, and change nothing then.
 var readers = map[string]func(s *Settings, value string) (want string){
-	model.BalanceAnnotation:    readBalance,
-	model.DrainAnnotation:      readDrain,
-	model.EjectAnnotation:      func(s *Settings, value string) string { return readOption(&s.Eject, value) },
-	model.PingAnnotation:       func(s *Settings, value string) string { return readOption(&s.Ping, value) },
-	model.PortRangesAnnotation: readRanges,
+	model.BalanceAnnotation:     readBalance,
+	model.DrainAnnotation:       readDrain,
+	model.EjectAnnotation:       func(s *Settings, value string) string { return readOption(&s.Eject, value) },
+	model.PingAnnotation:        func(s *Settings, value string) string { return readOption(&s.Ping, value) },
+	model.PortRangesAnnotation:  readRanges,
+	model.SlowStartAnnotation:   readSlowStart,
+	model.ZoneWeightsAnnotation: readZoneWeights,
 }
 
 // BadAnnotation is an annotation of a Service that counts as absent, because its value is not what Want says.

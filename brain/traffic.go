@@ -14,18 +14,20 @@ import (
 // cluster still reach all endpoints: pods with their own address, the node masqueraded. (The "short circuit" of
 // pkg/proxy/nftables and iptables proxier.go; pkg/proxy/serviceport.go, UsesClusterEndpoints.)
 //
-// Routes choose among eps, the endpoints of all that may get new connections. It returns the policies by which it chose.
-func setTraffic(p *state.Port, cfg *Config, svc *model.Service, all, eps candidates) (by choice) {
+// Routes choose among eps, the endpoints of all that may get new connections, and sh multiplies their weights. It returns the policies by which it chose.
+func setTraffic(p *state.Port, cfg *Config, svc *model.Service, all, eps candidates, sh shares) (by choice) {
 	// Frontends are ordered by kind, and ClusterIP is the first kind.
 	internal := p.Frontends[0].Kind == state.ClusterIP
 	external := p.Frontends[len(p.Frontends)-1].Kind != state.ClusterIP
 
 	var cluster, local state.Route
 	if internal && !svc.InternalLocal || external {
-		cluster, by.cluster = clusterRoute(eps)
+		cluster, by.cluster = clusterRoute(eps, sh)
+		by.clusterTo = cluster.Endpoints
 	}
 	if internal && svc.InternalLocal || external && svc.ExternalLocal {
-		local, by.local = localRoute(eps)
+		local, by.local = localRoute(eps, sh)
+		by.localTo = local.Endpoints
 	}
 	if internal {
 		to := cluster
@@ -49,24 +51,25 @@ func setTraffic(p *state.Port, cfg *Config, svc *model.Service, all, eps candida
 	return by
 }
 
-// choice has the policies that chose the routes of a port, and the endpoints that each policy selects. The zero
+// choice has the policies that chose the routes of a port, and the endpoints that each policy selects, in its order. The zero
 // selection belongs to a policy that is not in use.
 type choice struct {
 	internal, external Policy
 	cluster, local     selection
+	clusterTo, localTo []state.Endpoint
 }
 
 // clusterRoute is the route of traffic policy Cluster. Without endpoints, connections are rejected.
-func clusterRoute(eps candidates) (state.Route, selection) {
-	to, by := eps.cluster()
+func clusterRoute(eps candidates, sh shares) (state.Route, selection) {
+	to, by := eps.cluster(sh)
 	return routeTo(to, state.Reject), by
 }
 
 // localRoute is the route of traffic policy Local. If all endpoints are on other nodes, connections are dropped. A load
 // balancer may send connections here until its health check fails, and clients then retry (pkg/proxy/nftables and
 // iptables proxier.go).
-func localRoute(eps candidates) (state.Route, selection) {
-	to, by := eps.local()
+func localRoute(eps candidates, sh shares) (state.Route, selection) {
+	to, by := eps.local(sh)
 	if eps.exist() {
 		return routeTo(to, state.Drop), by
 	}

@@ -14,7 +14,7 @@ import (
 type Viewpoint struct {
 	// Node is the node's name if an endpoint is on it or hinted for it.
 	Node string
-	// Zone is the node's zone if endpoints are hinted for it.
+	// Zone is the node's zone if endpoints are hinted for it, or are in it and the service has zone weights.
 	Zone string
 	// Admitted are the families in which the service's source ranges contain an address of the node.
 	Admitted Families
@@ -22,13 +22,13 @@ type Viewpoint struct {
 
 // Compute is [Compute] for all nodes that see svc from v. The NodeName of cfg does not count.
 func (v Viewpoint) Compute(cfg *Config, svc *model.Service, slices []*model.EndpointSlice) *state.Service {
-	return compute(cfg, location{v.Node, v.Zone}, v.Admitted, svc, slices, nil)
+	return compute(cfg, location{node: v.Node, zone: v.Zone}, v.Admitted, svc, slices, nil)
 }
 
 // Facts are what makes a difference between nodes for one service.
 type Facts struct {
 	// Nodes are the sorted names of the nodes that endpoints are on or hinted for. Zones are the sorted names of the
-	// zones that endpoints are hinted for.
+	// zones that endpoints are hinted for or, with zone weights, are in.
 	Nodes, Zones []string
 	// HintsForNodes reports whether there are hints for nodes.
 	HintsForNodes bool
@@ -52,6 +52,7 @@ func FactsOf(cfg *Config, svc *model.Service, from []*model.EndpointSlice) *Fact
 	if svc.Type == model.TypeLoadBalancer && len(svc.SourceRanges) > 0 && len(svc.LoadBalancerIPs) > 0 {
 		f.guarded = svc
 	}
+	weighs := SettingsOf(cfg, svc).ZoneWeights != ZoneWeights{}
 	for _, s := range from {
 		if !HandlesSlice(cfg, s) || !hasFamily(svc, s.Family) {
 			continue
@@ -63,7 +64,11 @@ func FactsOf(cfg *Config, svc *model.Service, from []*model.EndpointSlice) *Fact
 			}
 			if ep.Ready {
 				f.Nodes = append(f.Nodes, ep.NodeHints...)
-				f.Zones = append(f.Zones, ep.ZoneHints...)
+				if weighs {
+					f.Zones = append(f.Zones, ep.Zone)
+				} else {
+					f.Zones = append(f.Zones, ep.ZoneHints...)
+				}
 				f.HintsForNodes = f.HintsForNodes || len(ep.NodeHints) > 0
 			}
 		}

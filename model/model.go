@@ -138,6 +138,10 @@ const (
 	PingAnnotation = "switchyard.net/ping"
 	// PortRangesAnnotation is a list of ranges of ports that the Service has in addition to its ports.
 	PortRangesAnnotation = "switchyard.net/port-ranges"
+	// SlowStartAnnotation is how long it takes until a new endpoint has its full weight, such as "30s".
+	SlowStartAnnotation = "switchyard.net/slow-start"
+	// ZoneWeightsAnnotation has the weights of endpoints in the zone of the node and in other zones, such as "same=4,other=1".
+	ZoneWeightsAnnotation = "switchyard.net/zone-weights"
 )
 
 // The annotations of other projects that count as [BalanceAnnotation] where the configuration accepts them.
@@ -152,7 +156,7 @@ const (
 // ServiceAnnotations are the names of all annotations of Services that count or may count, sorted.
 var ServiceAnnotations = [...]string{
 	KubeRouterFlagsAnnotation, KubeRouterSchedAnnotation, CalicoStrategyAnnotation, LoxilbSelectAnnotation, CiliumAlgorithmAnnotation, BalanceAnnotation,
-	DrainAnnotation, EjectAnnotation, PingAnnotation, PortRangesAnnotation,
+	DrainAnnotation, EjectAnnotation, PingAnnotation, PortRangesAnnotation, SlowStartAnnotation, ZoneWeightsAnnotation,
 }
 
 // AnnotationBytes returns how many bytes of an annotation's value count: more for a list.
