@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
 )
 
@@ -96,7 +97,7 @@ func (c *comparison) nameNodes(s *scope) {
 	names := union(c.previous.facts.Nodes, c.next.facts.Nodes)
 	hints := c.previous.facts.HintsForNodes || c.next.facts.HintsForNodes
 	if !hints && c.onlyEndpointsChanged() {
-		changed := nodesOfChanged(c.previous.slices, c.next.slices)
+		changed := nodesOfChanged(c.previous.slices, c.next.slices, aged(c.previous.brain.Young, c.next.brain.Young))
 		names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !changed[name] })
 	}
 	for _, name := range names {
@@ -121,9 +122,9 @@ func (c *comparison) onlyEndpointsChanged() bool {
 	return c.previous.object == c.next.object || reflect.DeepEqual(c.previous.object, c.next.object)
 }
 
-// nodesOfChanged returns the nodes of all endpoints that differ between two lists of slices. It includes the nodes of
-// all endpoints that share an address with one of these.
-func nodesOfChanged(previous, next []*model.EndpointSlice) map[string]bool {
+// nodesOfChanged returns the nodes of all endpoints that differ between two lists of slices, and of endpoints with the addresses
+// aged. It includes the nodes of all endpoints that share an address with one of these.
+func nodesOfChanged(previous, next []*model.EndpointSlice, aged []netip.Addr) map[string]bool {
 	gone := make(map[string]*model.EndpointSlice)
 	for _, s := range previous {
 		if !slices.Contains(next, s) {
@@ -144,6 +145,9 @@ func nodesOfChanged(previous, next []*model.EndpointSlice) map[string]bool {
 	for i := range changed {
 		addrs[changed[i].Addr] = true
 	}
+	for _, addr := range aged {
+		addrs[addr] = true
+	}
 	nodes := make(map[string]bool)
 	for _, s := range slices.Concat(previous, next) {
 		for i := range s.Endpoints {
@@ -153,6 +157,24 @@ func nodesOfChanged(previous, next []*model.EndpointSlice) map[string]bool {
 		}
 	}
 	return nodes
+}
+
+// aged returns the addresses of endpoints that have become older, or are new or no longer so.
+func aged(previous, next []brain.Young) (addrs []netip.Addr) {
+	before := make(map[brain.Young]bool, len(previous))
+	for _, y := range previous {
+		before[y] = true
+	}
+	for _, y := range next {
+		if !before[y] {
+			addrs = append(addrs, y.Addr)
+		}
+		delete(before, y)
+	}
+	for y := range before {
+		addrs = append(addrs, y.Addr)
+	}
+	return addrs
 }
 
 // changedEndpoints returns the endpoints that differ between two versions of a slice. The old version may be nil.

@@ -232,15 +232,15 @@ func TestNodesOfChanged(t *testing.T) {
 		}
 		return []*model.EndpointSlice{s}
 	}
-	if got := nodesOfChanged(slice("a", "b"), slice("b")); !got["a"] {
+	if got := nodesOfChanged(slice("a", "b"), slice("b"), nil); !got["a"] {
 		t.Errorf("got %v, want a among them", got)
 	}
 	weighted := slice("a")
 	weighted[0].Weight = "3"
-	if got := nodesOfChanged(slice("a"), weighted); !got["a"] {
+	if got := nodesOfChanged(slice("a"), weighted, nil); !got["a"] {
 		t.Errorf("got %v, want a, whose weight has changed", got)
 	}
-	if got := nodesOfChanged(slice("a"), slice("a")); len(got) > 0 {
+	if got := nodesOfChanged(slice("a"), slice("a"), nil); len(got) > 0 {
 		t.Errorf("got %v, want none", got)
 	}
 }

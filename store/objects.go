@@ -25,6 +25,9 @@ type service struct {
 	// answer is the last answer that a Cluster has published.
 	answer *answer
 
+	// ramp has the new endpoints, nil without a slow start.
+	ramp *ramp
+
 	// trigger is the earliest time that led to one of the slices' changes since the last publication, zero if none is known.
 	trigger time.Time
 

@@ -140,7 +140,8 @@ func TestNothingIsLeft(t *testing.T) {
 		}
 		o, a := &s.objects, &s.arbiter
 		if n := len(o.namespaces) + len(o.serviceCIDRs) + len(o.dirty) + len(a.sole) + len(a.contested) +
-			len(o.addresses.of) + len(o.addresses.nodes) + len(o.addresses.externals) + len(s.own) + len(s.problems.of) + len(s.ledger.accounts) + len(s.excess); n > 0 {
+			len(o.addresses.of) + len(o.addresses.nodes) + len(o.addresses.externals) + len(s.own) + len(s.problems.of) + len(s.ledger.accounts) + len(s.excess) +
+			s.ramps.followed + len(s.ramps.byNamespace) + len(s.ramps.queue); n > 0 {
 			t.Errorf("seed %d: left over: %v %v %v %v", seed, o, a, s.own, s.problems.of)
 		}
 	}

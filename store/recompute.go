@@ -29,6 +29,7 @@ type core struct {
 	ledger    ledger
 	excess    map[*service]brain.Size // of services that are too large for themselves
 	apiServer lastKnown
+	ramps     ramps
 	pending   []*service // services whose published answer may have to change
 	// own are the problems that services have for themselves, without regard to others.
 	own      map[*service][]Problem
@@ -39,6 +40,7 @@ func (c *core) init(cfg brain.Config, budgets Budgets, log *slog.Logger, onProbl
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	c.brain, c.log, c.publish, c.objects = cfg, log, publish, objects
 	c.arbiter, c.ledger, c.apiServer = newArbiter(), newLedger(budgets), lastKnown{log: log}
+	c.ramps = newRamps()
 	c.excess, c.own, c.problems = make(map[*service]brain.Size), make(map[*service][]Problem), newProblems(log, onProblem)
 	c.intake = revlog.Intake{Mutex: &c.mu, Update: c.update, Completed: publish, Logger: log}
 }
@@ -89,6 +91,7 @@ func (c *core) wanted(svc *service) inputs {
 	}
 	in.object, in.refusals = brain.AdmitExternalIPs(&c.brain, svc.object, c.objects.addresses.holder)
 	in.withoutRanges(brain.RefuseRanges(&c.brain, in.object, c.objects.addresses.holder))
+	in.withYoung(svc.ramp)
 	return in
 }
 
@@ -119,6 +122,7 @@ func (c *core) takeDirty() []*service {
 			c.forget(svc)
 			svc.born = born
 		}
+		c.ramps.note(svc, &in)
 		size := brain.SizeOf(in.brain, in.object, in.slices)
 		if size.Fits() {
 			delete(c.excess, svc)
@@ -128,6 +132,7 @@ func (c *core) takeDirty() []*service {
 		c.ledger.set(svc, size.Entries)
 	}
 	c.ledger.finalize(c.objects.servicesOf, c.objects.mark)
+	c.ramps.arm(c.step)
 	return c.objects.takeDirty()
 }
 
@@ -164,6 +169,7 @@ func (c *core) forget(svc *service) {
 		c.claim(svc, nil)
 	}
 	c.ledger.set(svc, 0)
+	c.ramps.forget(svc)
 }
 
 // noteOwn takes down the problems that a service has for itself.
@@ -200,6 +206,9 @@ func (c *core) ownProblems(svc *service, in *inputs) (own []Problem) {
 		if len(bad) > 0 {
 			own = append(own, badWeights(svc, annotation, bad))
 		}
+	}
+	if svc.ramp != nil && svc.ramp.noRoom {
+		own = append(own, noSlowStart(svc))
 	}
 	if size, ok := c.excess[svc]; ok {
 		own = append(own, tooLarge(svc, &c.brain, &size))

@@ -96,7 +96,10 @@ func (s *Store) Next(ctx context.Context, after state.Revision) (*state.Update, 
 func (s *Store) Snapshot() *Snapshot { return &Snapshot{s.feed.Snapshot()} }
 
 // Close ends all calls of Next. Objects that sources deliver afterwards are ignored.
-func (s *Store) Close() { s.feed.Close() }
+func (s *Store) Close() {
+	s.feed.Close()
+	s.endSteps()
+}
 
 // publish computes the services that the latest objects concern and publishes a new state if any record, or the node, came
 // out different. The caller holds mu.
