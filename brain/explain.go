@@ -157,7 +157,7 @@ type EndpointReasons struct {
 	// Cluster and Local are why the policy does not choose it. They are empty if it does, and if the policy is not in use.
 	Cluster, Local []Reason
 	// Weight is the weight of the endpoint, if Weighted reports that the endpoints of the port have weights. With zone weights or a slow start, it is the
-	// weight in the route of policy Cluster, or of policy Local if Cluster does not choose the endpoint.
+	// weight in the route of connections to cluster IPs, or in the other one if the endpoint is not in that route.
 	Weight   int
 	Weighted bool
 	// ZoneWeight is a factor of that weight for policy Cluster. It is 0 if zone weights do not count.
@@ -326,7 +326,11 @@ func (r *EndpointReasons) judge(is traits, family state.Family, noted map[netip.
 // multiplied notes the weight in the routes of an endpoint with these traits, and its factors. sh are those of policy Cluster.
 func (r *EndpointReasons) multiplied(is traits, sh shares, by choice) {
 	inCluster, inLocal := weightIn(by.clusterTo, r.Addr), weightIn(by.localTo, r.Addr)
-	if r.Weighted, r.Weight = true, cmp.Or(inCluster, inLocal); r.Weight == 0 || is&ready == 0 {
+	r.Weighted, r.Weight = true, cmp.Or(inCluster, inLocal)
+	if by.internal == PolicyLocal && inLocal > 0 {
+		r.Weight = inLocal
+	}
+	if r.Weight == 0 || is&ready == 0 {
 		return
 	}
 	if inCluster > 0 && sh.zones != (ZoneWeights{}) {

@@ -132,7 +132,13 @@ func TestNothingIsLeft(t *testing.T) {
 		sink.Complete()
 		objects := make(map[model.Ref]model.Object)
 		for range 50 {
-			sink.Update(randomUpdate(rng, objects))
+			set, deleted := randomUpdate(rng, objects)
+			for _, obj := range set {
+				if svc, ok := obj.(*model.Service); ok && rng.IntN(2) == 0 {
+					svc.Annotations = append(svc.Annotations, model.Annotation{Name: model.SlowStartAnnotation, Value: "1h"})
+				}
+			}
+			sink.Update(set, deleted)
 		}
 		sink.Update(nil, slices.Collect(maps.Keys(objects)))
 		if n := s.Snapshot().Len(); n > 0 {
@@ -253,6 +259,9 @@ func randomObject(rng *rand.Rand) model.Object {
 			s.Annotations = []model.Annotation{{Name: model.PortRangesAnnotation, Value: value}}
 			s.LoadBalancerIPs = []netip.Addr{netip.MustParseAddr(pick("192.0.2.1", "192.0.2.8"))}
 		}
+		if rng.IntN(3) == 0 {
+			s.Annotations = append(s.Annotations, model.Annotation{Name: model.ZoneWeightsAnnotation, Value: pick("same=4,other=1", "same=1,other=0")})
+		}
 		return s
 	}
 	slice := &model.EndpointSlice{
@@ -266,7 +275,7 @@ func randomObject(rng *rand.Rand) model.Object {
 			addr = pick("fd00::1", "fd00::2")
 		}
 		slice.Endpoints = append(slice.Endpoints, model.Endpoint{
-			Addr: netip.MustParseAddr(addr), NodeName: pick("n1", "n2"), ZoneHints: []string{pick("z1", "z2")},
+			Addr: netip.MustParseAddr(addr), NodeName: pick("n1", "n2"), Zone: pick("z1", "z2"), ZoneHints: []string{pick("z1", "z2")},
 			Ready: rng.IntN(3) > 0, Serving: rng.IntN(3) > 0, Terminating: rng.IntN(3) == 0,
 		})
 	}

@@ -212,7 +212,7 @@ func (v *view) route(a *Answer, c Connection, h held, why *store.Explanation) {
 	case c.Class == Outside:
 		policy = reasons.External
 	}
-	v.endpoints(a, c, h, route, traffic.Masquerade, policy, reasons)
+	v.endpoints(a, c, h, route, traffic.Masquerade, policy, reasons, why)
 	v.policies(a, c, h, policy, reasons, why)
 	switch route.Verdict {
 	case state.Forward:
@@ -270,7 +270,7 @@ func (v *view) balance(a *Answer, h held, why *store.Explanation) {
 }
 
 // endpoints fills in which endpoints there are, and why each gets connections or not.
-func (v *view) endpoints(a *Answer, c Connection, h held, route *state.Route, m state.Masquerade, policy brain.Policy, reasons *brain.PortReasons) {
+func (v *view) endpoints(a *Answer, c Connection, h held, route *state.Route, m state.Masquerade, policy brain.Policy, reasons *brain.PortReasons, why *store.Explanation) {
 	chosen := make(map[netip.AddrPort]bool, len(route.Endpoints))
 	for _, e := range route.Endpoints {
 		chosen[e.Addr] = true
@@ -281,7 +281,7 @@ func (v *view) endpoints(a *Answer, c Connection, h held, route *state.Route, m 
 		e := Endpoint{Addr: r.Addr, Node: r.Endpoint.NodeName, Pod: v.facts.PodOf(r), Slice: r.Slice.Name, Reasons: r.Out(policy)}
 		if e.Gets = r.In(policy) && chosen[r.Addr]; e.Gets {
 			e.Masqueraded = always || r.Addr.Addr() == c.Src
-			e.Text = inText(r)
+			e.Text = inText(r) + factorsText(r, policy, &why.Settings)
 		} else {
 			e.Text = v.outText(r, policy, reasons)
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
@@ -301,4 +302,81 @@ func TestPortRanges(t *testing.T) {
 			t.Errorf("%s: the frontend is %v", tt.dst, key)
 		}
 	}
+}
+
+// TestFactors: the answer has the arithmetic of zone weights and slow starts, and says where they have no effect.
+func TestFactors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		svc := &model.Service{
+			Name: state.ServiceName{Namespace: "ns", Name: "svc"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, Ports: []model.ServicePort{{Protocol: state.TCP, Port: 80}},
+			Annotations: []model.Annotation{{Name: model.SlowStartAnnotation, Value: "30s"}, {Name: model.ZoneWeightsAnnotation, Value: "other=1, same=4"}},
+		}
+		slice := func(endpoints ...byte) *model.EndpointSlice {
+			s := &model.EndpointSlice{Namespace: "ns", Name: "svc-1", Service: "svc", Family: state.IPv4, Ports: []model.EndpointPort{{Protocol: state.TCP, Port: 8080}}, Weight: "5"}
+			for _, n := range endpoints {
+				s.Endpoints = append(s.Endpoints, model.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 1, n}), Ready: true, Zone: []string{"west", "east"}[n%2]})
+			}
+			return s
+		}
+		s := store.New(store.Options{Brain: brain.Config{NodeName: "n1"}})
+		defer s.Close()
+		sink := s.Source("test")
+		sink.Update([]model.Object{svc, slice(1, 2), &model.Node{Name: "n1", Zone: "west"}}, nil)
+		sink.Complete()
+		sink.Update([]model.Object{slice(1, 2, 4)}, nil)
+		time.Sleep(12 * time.Second)
+		synctest.Wait()
+		explained := func() *Answer {
+			return New(Options{Store: s}).Explain(Connection{Class: Outside, Dst: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: state.TCP})
+		}
+		a := explained()
+		for i, want := range []string{
+			"ready; weight 5 of slice svc-1, zone weight 1; weight 2 asks for 15.4%",
+			"ready; weight 5 of slice svc-1, zone weight 4; weight 8 asks for 61.5%",
+			"ready; weight 5 of slice svc-1, zone weight 4, slow start 0.375 of 30s; weight 3 asks for 23.1%",
+		} {
+			if got := a.Endpoints[i].Text; got != want {
+				t.Errorf("endpoint %d: %q, want %q", i, got, want)
+			}
+		}
+		says := func(a *Answer, name, value, text string) {
+			t.Helper()
+			if !slices.ContainsFunc(a.Policies, func(p Policy) bool { return p.Name == name && p.Value == value && strings.Contains(p.Text, text) }) {
+				t.Errorf("policies %v, want %s %s: %s", a.Policies, name, value, text)
+			}
+		}
+		says(a, model.SlowStartAnnotation, "30s", "beginning with a tenth")
+		says(a, model.ZoneWeightsAnnotation, "same=4,other=1", "endpoints in zone west have weight 4, and all others 1")
+		for _, test := range []struct {
+			change func(svc *model.Service, s *model.EndpointSlice, n *model.Node)
+			text   string
+		}{
+			{func(svc *model.Service, _ *model.EndpointSlice, _ *model.Node) { svc.InternalLocal = true }, "it has no effect: only endpoints on this node count"},
+			{func(_ *model.Service, s *model.EndpointSlice, _ *model.Node) { s.Endpoints[0].Zone = "" }, "it has no effect: the zones of some ready endpoints are not known"},
+			{func(_ *model.Service, _ *model.EndpointSlice, n *model.Node) { n.Zone = "north" }, "it has no effect: no ready endpoint is in zone north"},
+			{func(_ *model.Service, _ *model.EndpointSlice, n *model.Node) { n.Zone = "" }, "it has no effect: the zone of this node is not known"},
+			{func(_ *model.Service, s *model.EndpointSlice, _ *model.Node) {
+				for i := range s.Endpoints {
+					s.Endpoints[i].NodeHints = []string{"n1"}
+				}
+			}, "it has no effect: hints for nodes are in use"},
+			{func(_ *model.Service, s *model.EndpointSlice, _ *model.Node) {
+				for i := range s.Endpoints {
+					s.Endpoints[i].Ready, s.Endpoints[i].Serving, s.Endpoints[i].Terminating = false, true, true
+				}
+			}, "it has no effect: no endpoint is ready"},
+		} {
+			other, s, n := new(*svc), slice(1, 2, 4), &model.Node{Name: "n1", Zone: "west"}
+			test.change(other, s, n)
+			sink.Update([]model.Object{other, s, n}, nil)
+			says(explained(), model.ZoneWeightsAnnotation, "same=4,other=1", test.text)
+		}
+		only := new(*svc)
+		only.Annotations = []model.Annotation{{Name: model.ZoneWeightsAnnotation, Value: "same=1,other=0"}}
+		sink.Update([]model.Object{only, slice(1, 2), &model.Node{Name: "n1", Zone: "west"}}, nil)
+		if a = explained(); a.Endpoints[0].Gets || a.Endpoints[0].Text != "it is in zone east, and the weight of its kind of zone is 0: switchyard.net/zone-weights" {
+			t.Errorf("endpoint %+v", a.Endpoints[0])
+		}
+		says(a, model.ZoneWeightsAnnotation, "same=1,other=0", "only endpoints in zone west")
+	})
 }

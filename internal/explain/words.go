@@ -95,6 +95,8 @@ func (v *view) reasonText(reason brain.Reason, r *brain.EndpointReasons, reasons
 			return "hinted for " + nodesText(r.Endpoint.NodeHints)
 		}
 		return "hinted for " + zonesText(r.Endpoint.ZoneHints)
+	case brain.NoZoneWeight:
+		return fmt.Sprintf("it is in zone %s, and %s", r.Endpoint.Zone, noZoneWeight)
 	case brain.Duplicate:
 		return "another endpoint with the same address and port counts"
 	case brain.Special:
@@ -155,6 +157,7 @@ func (v *view) policies(a *Answer, c Connection, h held, policy brain.Policy, re
 	default:
 		a.policy(field, "Cluster", "endpoints on all nodes")
 	}
+	v.shares(a, policy, reasons, why)
 	if policy == brain.PolicyLocal && reasons.LocalTerminates || policy == brain.PolicyCluster && reasons.ClusterTerminates {
 		if slices.ContainsFunc(a.Endpoints, func(e Endpoint) bool { return e.Gets }) {
 			a.policy("terminating endpoints", "Used", "no endpoint is ready: those that still serve while they terminate get connections")

@@ -112,7 +112,8 @@ type Endpoint struct {
 	// Reasons are why it gets no connections from inside, OutsideReasons why it gets none from outside.
 	Reasons        []brain.Reason `json:"reasons,omitempty"`
 	OutsideReasons []brain.Reason `json:"outsideReasons,omitempty"`
-	// Weight is the weight that the endpoint's slice gives it, nil if no slice of the Service gives any for the port.
+	// Weight is the weight that the endpoint's slice gives it, nil if no slice of the Service gives any for the port. With zone weights or a slow start,
+	// it is the weight among the endpoints that get connections, and 0 for all others.
 	Weight *uint32 `json:"weight,omitempty"`
 	// Share is the share of new connections from inside that the weights ask for, from 0 to 1.
 	Share float64       `json:"share"`

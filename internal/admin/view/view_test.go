@@ -206,6 +206,9 @@ func TestWeights(t *testing.T) {
 		return model.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, last}), Ready: ready, Serving: ready || terminating, Terminating: terminating, NodeName: "node-a"}
 	}
 	svc := &model.Service{Name: web, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []model.ServicePort{{Name: "http", Protocol: state.TCP, Port: 80}}}
+	zonal := *svc
+	zonal.Annotations = []model.Annotation{{Name: model.ZoneWeightsAnnotation, Value: "same=4,other=1"}}
+	in := func(zone string, e model.Endpoint) model.Endpoint { e.Zone = zone; return e }
 	for name, test := range map[string]struct {
 		slices []model.Object
 		want   []string
@@ -216,11 +219,13 @@ func TestWeights(t *testing.T) {
 		"without an annotation": {[]model.Object{slice("a", "3", at(1, true, false)), slice("b", "", at(2, true, false))}, []string{"1: 3 75.0% active", "2: 1 25.0% active"}},
 		"in two slices": {[]model.Object{slice("a", "1", at(1, true, false), at(2, true, false)), slice("b", "4", at(2, true, false))},
 			[]string{"1: 1 20.0% active", "2: 4 80.0% active", "2: 4 0.0% idle"}},
-		"terminating":   {[]model.Object{slice("a", "", at(1, true, false), at(2, false, true))}, []string{"1: - 100.0% active", "2: - 0.0% draining"}},
+		"terminating": {[]model.Object{slice("a", "", at(1, true, false), at(2, false, true))}, []string{"1: - 100.0% active", "2: - 0.0% draining"}},
+		"zone weights": {[]model.Object{&zonal, &model.Node{Name: "node-a", Zone: "west"}, slice("a", "3", in("west", at(1, true, false))), slice("b", "2", in("east", at(2, true, false)), in("east", at(4, false, false)))},
+			[]string{"1: 6 85.7% active", "2: 1 14.3% active", "4: 0 0.0% idle"}},
 		"all terminate": {[]model.Object{slice("a", "", at(1, false, true))}, []string{"1: - 100.0% active"}},
 	} {
 		var rows []string
-		for e := range viewOf(t, append(test.slices, svc)...).Endpoints(view.Selection{}) {
+		for e := range viewOf(t, append([]model.Object{svc}, test.slices...)...).Endpoints(view.Selection{}) {
 			weight := "-"
 			if e.Weight != nil {
 				weight = fmt.Sprint(*e.Weight)
