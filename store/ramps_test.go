@@ -85,7 +85,8 @@ func TestStepsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, sink := slowStore(t)
 		numbers := []int{1, 2}
-		for n := 3; n < 103; n++ { // 100 endpoints in a second
+		pass(5 * time.Millisecond)
+		for n := 3; n < 103; n++ { // 100 endpoints in a second, between two steps
 			pass(10 * time.Millisecond)
 			numbers = append(numbers, n)
 			sink.Update([]model.Object{ready("web", numbers...)}, nil)

@@ -4,15 +4,18 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"math/big"
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
@@ -40,11 +43,13 @@ const (
 // nothing but what the feed handed out, about the same packets.
 func TestAgreement(t *testing.T) {
 	if *oneSeed >= 0 {
-		r := newRun(uint64(*oneSeed))
-		r.all, r.log = true, t.Logf
-		if err := r.play(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			r := newRun(uint64(*oneSeed))
+			r.all, r.log = true, t.Logf
+			if err := r.play(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		})
 		return
 	}
 
@@ -57,30 +62,44 @@ func TestAgreement(t *testing.T) {
 	}
 	var next, asked, failed atomic.Uint64
 	var byOutcome [probe.Drop + 1]atomic.Uint64
-	var wg sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
-		wg.Go(func() {
-			for seed := next.Add(1) - 1; seed < histories && failed.Load() < enoughTrouble; seed = next.Add(1) - 1 {
-				r := newRun(seed)
-				if err := r.play(t.Context()); err != nil {
-					failed.Add(1)
-					t.Error(err)
-				}
-				asked.Add(r.asked)
-				for o, n := range r.byOutcome {
-					byOutcome[o].Add(n)
-				}
+	var ramping atomic.Uint64
+	inBubbles(t, func(t *testing.T) {
+		for seed := next.Add(1) - 1; seed < histories && failed.Load() < enoughTrouble; seed = next.Add(1) - 1 {
+			r := newRun(seed)
+			if err := r.play(t.Context()); err != nil {
+				failed.Add(1)
+				t.Error(err)
 			}
-		})
-	}
-	wg.Wait()
+			asked.Add(r.asked)
+			ramping.Add(r.steps)
+			for o, n := range r.byOutcome {
+				byOutcome[o].Add(n)
+			}
+		}
+	})
 	t.Logf("%d histories, %d questions: %d pass, %d forward, %d reject, %d drop", histories, asked.Load(),
 		byOutcome[probe.Pass].Load(), byOutcome[probe.Forward].Load(), byOutcome[probe.Reject].Load(), byOutcome[probe.Drop].Load())
+	t.Logf("time alone has led to %d states", ramping.Load())
+	if ramping.Load() < histories/20 {
+		t.Error("new endpoints hardly ever get older: the histories do not test slow starts")
+	}
 	for _, o := range []probe.Outcome{probe.Pass, probe.Forward, probe.Reject, probe.Drop} {
 		if byOutcome[o].Load() == 0 {
 			t.Errorf("no question had the answer %v: the histories do not test what they should", o)
 		}
 	}
+}
+
+// inBubbles runs workers at the same time, each with a clock of its own.
+func inBubbles(t *testing.T, work func(*testing.T)) {
+	t.Run("workers", func(t *testing.T) {
+		for i := range runtime.GOMAXPROCS(0) {
+			t.Run(strconv.Itoa(i), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, work)
+			})
+		}
+	})
 }
 
 // run is one history on its way through the store.
@@ -94,6 +113,8 @@ type run struct {
 	// seen is what the feed has handed out, up to revision.
 	seen     *refdataplane.State
 	revision state.Revision
+	ages     oracle.Ages
+	steps    uint64 // states that only the time has led to
 
 	asks      func() error                     // called each time that the feed has been read
 	all       bool                             // ask all questions
@@ -126,7 +147,10 @@ func newRun(seed uint64) *run {
 			Service: []int64{0, 10, 25, 60}[r.rng.IntN(4)], Namespace: []int64{0, 25, 60, 120}[r.rng.IntN(4)], Node: []int64{0, 60, 150}[r.rng.IntN(3)],
 		}
 	}
-	r.opts.Annotations = seed%2 == 1
+	if r.opts.Annotations = seed%2 == 1; r.opts.Annotations {
+		r.opts.SlowStarts = []string{"1s", "8s", "8s", "30s", "1m0s", "1h", "500ms", "2h"}
+	}
+	r.ages.Begun = time.Now()
 	r.history = randcluster.New(seed, r.opts)
 	r.store = store.New(store.Options{Brain: brain.Config{
 		NodeName:          r.opts.NodeName,
@@ -166,6 +190,7 @@ func (r *run) play(ctx context.Context) error {
 	defer r.store.Close()
 	complete := r.rng.IntN(3)
 	for step := range steps {
+		r.pass(step)
 		set, deleted := r.history.Step()
 		r.logStep(step, set, deleted)
 		r.sink.Update(set, deleted)
@@ -174,6 +199,10 @@ func (r *run) play(ctx context.Context) error {
 		}
 		if step == complete {
 			r.sink.Complete()
+		}
+		r.ages.Observe(r.history.World(), time.Now())
+		if r.rng.IntN(4) == 0 {
+			r.pass(step)
 		}
 		if r.rng.IntN(3) > 0 && step < steps-1 {
 			continue
@@ -189,6 +218,28 @@ func (r *run) play(ctx context.Context) error {
 		return fmt.Errorf("seed %d, at the end: %w", r.seed, err)
 	}
 	return nil
+}
+
+// pass lets some time pass in histories with slow starts. Weights change by themselves then.
+func (r *run) pass(step int) {
+	if len(r.opts.SlowStarts) == 0 {
+		return
+	}
+	d := []time.Duration{0, 20 * time.Millisecond, 125 * time.Millisecond, time.Second, 3 * time.Second, 4321 * time.Millisecond, 20 * time.Second, 11 * time.Minute}[r.rng.IntN(8)]
+	if r.log != nil {
+		r.log("step %d: %v pass", step, d)
+	}
+	before := r.store.Snapshot().Revision()
+	time.Sleep(d)
+	synctest.Wait()
+	r.steps += uint64(r.store.Snapshot().Revision() - before)
+}
+
+// world is the cluster as it is now, with the ages of its endpoints.
+func (r *run) world() *oracle.World {
+	w := r.history.World()
+	w.Ages, w.Now = &r.ages, time.Now()
+	return w
 }
 
 // read takes what is new from the feed.
@@ -219,7 +270,7 @@ func (r *run) read(ctx context.Context) error {
 
 // ask compares the answers of the oracle and of the tracer to random questions, and what packets do not show.
 func (r *run) ask() error {
-	w := r.history.World()
+	w := r.world()
 	packets := r.history.Packets()
 	if !r.all && len(packets) > questions {
 		for i := range questions {
@@ -243,7 +294,20 @@ func (r *run) ask() error {
 }
 
 func sameAnswer(a, b probe.Answer) bool {
-	return a.Outcome == b.Outcome && a.Affinity == b.Affinity && a.Balance == b.Balance && slices.Equal(a.Choices, b.Choices)
+	return a.Outcome == b.Outcome && a.Affinity == b.Affinity && a.Balance == b.Balance && slices.Equal(reduced(a.Choices), reduced(b.Choices))
+}
+
+// reduced returns choices with their weights in lowest terms: which ones of the same ratio a record has does not matter.
+func reduced(choices []probe.Choice) []probe.Choice {
+	divisor := new(big.Int)
+	for _, c := range choices {
+		divisor.GCD(nil, nil, divisor, big.NewInt(int64(c.Weight)))
+	}
+	choices = slices.Clone(choices)
+	for i := range choices {
+		choices[i].Weight /= uint16(max(1, divisor.Int64()))
+	}
+	return choices
 }
 
 // compareHealth compares the health check records of all services.

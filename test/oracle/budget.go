@@ -12,7 +12,7 @@ import (
 // Budgets bound how many entries a service, the services of a namespace, and all services may have. 0 stands for no bound.
 //
 // An entry is a source that a frontend admits, or an endpoint behind it. A frontend counts as five, and a port as five more, in each family. Where a
-// slice of a port gives a weight, endpoints count as two.
+// slice of a port gives a weight, or annotations of the service may, endpoints count as two.
 type Budgets struct{ Service, Namespace, Node int64 }
 
 // portPart is one port of a service in one family.
@@ -86,7 +86,7 @@ func (w *World) portPart(s *model.Service, index int, f state.Family) (p portPar
 		frontends++
 	}
 	p.frontends += 5 * frontends
-	weighted := false
+	weighted := mayHaveWeights(s)
 	for _, slice := range w.slicesOf(s.Name, f) {
 		for _, sp := range slice.Ports {
 			if sp.Name == port.Name && sp.Protocol == port.Protocol {

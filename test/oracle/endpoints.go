@@ -84,9 +84,9 @@ func isSpecial(addr netip.Addr) bool {
 	return slices.ContainsFunc(specialRanges, func(r netip.Prefix) bool { return r.Contains(addr) })
 }
 
-// clusterEndpoints are those for traffic policy Cluster: the ready ones, by hints if these are of use. Without any ready
-// one those that are still serving while they terminate.
-func (w *World) clusterEndpoints(eps []endpoint) []endpoint {
+// clusterEndpoints are those for traffic policy Cluster: the ready ones, by hints if these are of use. Zone weights replace hints for zones. Without any
+// ready one those that are still serving while they terminate.
+func (w *World) clusterEndpoints(s *model.Service, eps []endpoint) []endpoint {
 	ready := filter(eps, isReady)
 	if len(ready) == 0 {
 		return filter(eps, isServingTerminating)
@@ -96,6 +96,9 @@ func (w *World) clusterEndpoints(eps []endpoint) []endpoint {
 		if len(here) > 0 {
 			return here
 		}
+	}
+	if _, _, ok := zoneWeightsOf(s); ok {
+		return w.byZone(s, ready)
 	}
 	zone := w.zone()
 	if zone != "" && all(ready, func(ep endpoint) bool { return len(ep.ZoneHints) > 0 }) {

@@ -1,8 +1,10 @@
 package oracle
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
@@ -132,6 +134,10 @@ type Rules struct {
 	Policy string
 	// NodeHints and ZoneHints are what hints of endpoints did.
 	NodeHints, ZoneHints string
+	// ZoneWeights is the annotation of the service with its two weights, empty without a valid one, and Zones what it does for policy Cluster.
+	ZoneWeights, Zones string
+	// SlowStart is the annotation of the service, 0 without a valid one.
+	SlowStart time.Duration
 	// Terminating is set if endpoints get connections while they terminate, because no other one is ready.
 	Terminating bool
 	// Restricted is set if not everybody may connect.
@@ -166,14 +172,17 @@ func (w *World) Rules(p probe.Packet) (r Rules, ok bool) {
 		r.Policy = "Local"
 	}
 	r.Restricted = c.kind == state.LoadBalancer && w.sourcesOf(c.service, family) > 0
-	r.Balance = hashOf(c.service)
+	r.Balance, r.SlowStart = hashOf(c.service), slowStartOf(c.service)
+	if same, other, ok := zoneWeightsOf(c.service); ok {
+		r.ZoneWeights = fmt.Sprintf("same=%d,other=%d", same, other)
+	}
 	r.SlicesWithout = w.slicesWithout(c, family)
 	if c.refuses {
 		return r, true
 	}
 	eps := takers(w.endpointsOf(c.service, c.port, family))
 	r.Twins = w.twins(c, family)
-	pool, chosen := eps, w.clusterEndpoints(eps)
+	pool, chosen := eps, w.clusterEndpoints(c.service, eps)
 	if w.usesLocal(c, p) {
 		pool, chosen = filter(eps, func(ep endpoint) bool { return ep.NodeName == w.NodeName }), w.localEndpoints(eps)
 	}
@@ -183,7 +192,9 @@ func (w *World) Rules(p probe.Packet) (r Rules, ok bool) {
 		return r, true
 	}
 	r.NodeHints = useOfHints(ready, w.NodeName, func(ep endpoint) []string { return ep.NodeHints })
-	if r.NodeHints != HintsUsed {
+	if r.ZoneWeights != "" {
+		r.Zones = w.zoneUse(ready)
+	} else if r.NodeHints != HintsUsed {
 		r.ZoneHints = useOfHints(ready, w.zone(), func(ep endpoint) []string { return ep.ZoneHints })
 	}
 	return r, true

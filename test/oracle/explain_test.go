@@ -9,7 +9,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -63,9 +62,9 @@ func TestExplanationsAgree(t *testing.T) {
 // everyReason must come up.
 var everyReason = []string{
 	string(brain.OtherFamily), string(brain.Special), string(brain.NoRoom), string(brain.NotReady), string(brain.Terminating), string(brain.NotServing),
-	string(brain.OtherNode), string(brain.HintedElsewhere), string(brain.Duplicate), string(brain.NoWeight), "balance hash", "balance hash-connection",
+	string(brain.OtherNode), string(brain.HintedElsewhere), string(brain.Duplicate), string(brain.NoWeight), string(brain.NoZoneWeight), "balance hash", "balance hash-connection",
 	"slice " + oracle.Headless, "slice " + oracle.OtherProxy, "slice " + oracle.OtherFamily, "slice " + oracle.NoSuchPort,
-	"node hints Used", "node hints NoneForHere", "zone hints Used", "zone hints SomeUnhinted", "zone hints NoneForHere",
+	"node hints Used", "node hints NoneForHere", "zone weights Used", "zone weights SomeUnhinted", "zone weights NoneForHere", "slow start", "zone hints Used", "zone hints SomeUnhinted", "zone hints NoneForHere",
 	"policy Local", "policy Cluster", "all terminating", "source ranges", "client not in source ranges", "lost to another Service",
 	"Service " + oracle.OtherFamily, "Service " + oracle.NoRoom, "Service " + oracle.Headless, "Service " + oracle.ExternalName, "Service " + oracle.OtherProxy,
 	"Service " + oracle.OptedOut, "Service " + oracle.NoClusterIP, "Service " + oracle.NoPorts, "Service " + oracle.Refused, "Service " + oracle.OtherProtocol,
@@ -76,23 +75,19 @@ var everyReason = []string{
 func explainSlice(t *testing.T, from, to uint64, total *tallyOfReasons) {
 	var next, failed atomic.Uint64
 	next.Store(from)
-	var wg sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
-		wg.Go(func() {
-			for seed := next.Add(1) - 1; seed < to && failed.Load() < enoughTrouble; seed = next.Add(1) - 1 {
-				r := newRun(seed)
-				seen := &tallyOfReasons{}
-				rng := rand.New(rand.NewPCG(seed, 2))
-				r.asks = func() error { return seen.ask(r, rng) }
-				if err := r.play(t.Context()); err != nil {
-					failed.Add(1)
-					t.Error(err)
-				}
-				total.add(seen)
+	inBubbles(t, func(t *testing.T) {
+		for seed := next.Add(1) - 1; seed < to && failed.Load() < enoughTrouble; seed = next.Add(1) - 1 {
+			r := newRun(seed)
+			seen := &tallyOfReasons{}
+			rng := rand.New(rand.NewPCG(seed, 2))
+			r.asks = func() error { return seen.ask(r, rng) }
+			if err := r.play(t.Context()); err != nil {
+				failed.Add(1)
+				t.Error(err)
 			}
-		})
-	}
-	wg.Wait()
+			total.add(seen)
+		}
+	})
 }
 
 // tallyOfReasons counts what has been compared.
@@ -127,7 +122,7 @@ func (n *tallyOfReasons) add(o *tallyOfReasons) {
 
 // ask compares the answers to random questions.
 func (n *tallyOfReasons) ask(r *run, rng *rand.Rand) error {
-	w := r.history.World()
+	w := r.world()
 	packets := r.history.Packets()
 	var local []netip.Addr
 	for _, p := range packets {
@@ -343,6 +338,12 @@ func (n *tallyOfReasons) compareRules(got *explain.Answer, want probe.Answer, ru
 	}
 	if rules.ZoneHints != "" {
 		note("zone hints", rules.ZoneHints, "zone hints "+rules.ZoneHints)
+	}
+	if rules.ZoneWeights != "" {
+		note(model.ZoneWeightsAnnotation, rules.ZoneWeights, "zone weights "+rules.Zones)
+	}
+	if rules.SlowStart > 0 {
+		note(model.SlowStartAnnotation, rules.SlowStart.String(), "slow start")
 	}
 	if rules.Terminating {
 		note("terminating endpoints", "Used", "all terminating")

@@ -12,6 +12,11 @@ import (
 
 // handles reports whether this node's proxy has anything to do with a service.
 func (w *World) handles(s *model.Service) bool {
+	return w.isOurs(s) && len(s.ClusterIPs) > 0 && len(s.Ports) > 0
+}
+
+// isOurs reports whether a service is for this proxy, if it has anything to route.
+func (w *World) isOurs(s *model.Service) bool {
 	switch {
 	case w.disabled(s.Name.Namespace):
 		return false
@@ -24,7 +29,7 @@ func (w *World) handles(s *model.Service) bool {
 	case s.Headless:
 		return false
 	}
-	return len(s.ClusterIPs) > 0 && len(s.Ports) > 0
+	return true
 }
 
 // disabled: a namespace may ask service proxies to ignore all that is in it.

@@ -5,12 +5,14 @@
 // rule, and shares nothing with the code that it checks. Each question walks over all objects again, and nothing is
 // remembered.
 //
-// One rule is not here, because it needs memory: the service default/kubernetes keeps its last endpoints when it would fall to none.
+// One rule is not here, because it needs memory: the service default/kubernetes keeps its last endpoints when it would fall to none. Ages are the memory
+// for slow starts, which the caller keeps.
 package oracle
 
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
@@ -38,6 +40,10 @@ type World struct {
 	// NodePortAddrs reports whether node ports are served on an address. nil means on none.
 	NodePortAddrs func(netip.Addr) bool
 
+	// Ages are those of endpoints at the time Now. Without them, no endpoint is new.
+	Ages *Ages
+	Now  time.Time
+
 	Services     []*model.Service
 	Slices       []*model.EndpointSlice
 	Nodes        []*model.Node
@@ -62,17 +68,19 @@ func (w *World) Ask(p probe.Packet) probe.Answer {
 	if !c.refuses {
 		eps = takers(w.endpointsOf(c.service, c.port, state.FamilyOf(p.Dst.Addr())))
 	}
-	cluster := w.clusterEndpoints(eps)
+	cluster := w.clusterEndpoints(c.service, eps)
 	if len(cluster) == 0 {
 		return probe.Answer{Outcome: probe.Reject}
 	}
 	chosen := cluster
-	if w.usesLocal(c, p) {
+	local := w.usesLocal(c, p)
+	if local {
 		chosen = w.localEndpoints(eps)
 	}
 	if len(chosen) == 0 {
 		return probe.Answer{Outcome: probe.Drop}
 	}
+	chosen = w.shares(c.service, chosen, filter(eps, isReady), local)
 
 	answer := probe.Answer{Outcome: probe.Forward, Balance: balanceOf(c.service)}
 	if c.service.Affinity > 0 {

@@ -21,6 +21,7 @@ const (
 	OtherNode       = "OtherNode"       // it is not on this node, and has to be
 	NoWeight        = "NoWeight"        // its weight is 0
 	HintedElsewhere = "HintedElsewhere" // it is ready, and by hints in use not for here
+	NoZoneWeight    = "NoZoneWeight"    // it is ready, and its kind of zone has weight 0
 )
 
 // Reasoned is an endpoint behind the service port that has a packet. It has a reason exactly if it does not get the packet.
@@ -44,7 +45,7 @@ func (w *World) Endpoints(p probe.Packet) []Reasoned {
 	eps := w.endpointsOf(c.service, c.port, family)
 	local := w.usesLocal(c, p)
 	active := takers(eps)
-	chosen, pool := w.clusterEndpoints(active), active
+	chosen, pool := w.clusterEndpoints(c.service, active), active
 	if local {
 		chosen, pool = w.localEndpoints(active), filter(active, func(ep endpoint) bool { return ep.NodeName == w.NodeName })
 	}
@@ -66,7 +67,10 @@ func (w *World) Endpoints(p probe.Packet) []Reasoned {
 			add(Terminating, !ep.Ready && ep.Terminating && ep.Serving && othersReady)
 			add(NotServing, !ep.Ready && ep.Terminating && !ep.Serving)
 			add(OtherNode, local && ep.NodeName != w.NodeName)
-			add(HintedElsewhere, !local && ep.Ready)
+			_, _, zones := zoneWeightsOf(c.service)
+			zones = zones && !w.nodeHintsCount(filter(active, isReady))
+			add(HintedElsewhere, !local && ep.Ready && !zones)
+			add(NoZoneWeight, !local && ep.Ready && zones)
 		}
 		list = append(list, r)
 	}

@@ -30,7 +30,7 @@ func (h *History) newService() *model.Service {
 	}
 	h.drawCreated(s)
 	if h.opts.Annotations {
-		h.drawBalance(s)
+		h.drawAnnotations(s)
 	}
 	h.admit(s)
 	return s
@@ -52,7 +52,7 @@ func (h *History) tweakService() {
 	s := cloneService(pick(h, all))
 	parts := serviceParts
 	if h.opts.Annotations {
-		parts = append(slices.Clone(parts), (*History).drawBalance, (*History).drawBalance)
+		parts = append(slices.Clone(parts), (*History).drawAnnotations, (*History).drawAnnotations)
 	}
 	pick(h, parts)(h, s)
 	h.admit(s)
@@ -200,12 +200,20 @@ func (h *History) drawProxyName(s *model.Service) {
 	}
 }
 
-// drawBalance draws a way to balance connections, none half of the time.
-func (h *History) drawBalance(s *model.Service) {
+// drawAnnotations draws a way to balance connections, zone weights and a slow start, each of them half of the time.
+func (h *History) drawAnnotations(s *model.Service) {
 	s.Annotations = nil
-	if h.chance(0.5) {
-		value := pick(h, []string{"random", "hash", "hash", "hash-connection", "hash-connection", "Hash"})
-		s.Annotations = []model.Annotation{{Name: model.BalanceAnnotation, Value: value}}
+	for _, a := range []struct {
+		name   string
+		values []string
+	}{
+		{model.BalanceAnnotation, []string{"random", "hash", "hash", "hash-connection", "hash-connection", "Hash"}},
+		{model.SlowStartAnnotation, h.opts.SlowStarts},
+		{model.ZoneWeightsAnnotation, []string{"same=4,other=1", "other=3,same=2", "same=65535,other=1", "same=1,other=0", "same=0,other=9", "same=2,other=2", "same=0,other=0", "same=1"}},
+	} {
+		if len(a.values) > 0 && h.chance(0.5) {
+			s.Annotations = append(s.Annotations, model.Annotation{Name: a.name, Value: pick(h, a.values)})
+		}
 	}
 }
 

@@ -135,6 +135,9 @@ func (h *History) newEndpoint(p pod) model.Endpoint {
 	if h.chance(0.04) {
 		ep.NodeName = ""
 	}
+	if h.opts.Annotations && h.chance(0.95) {
+		ep.Zone = zones[slices.IndexFunc(h.opts.Nodes, func(n Node) bool { return n.Name == p.node })&1]
+	}
 	h.drawConditions(&ep)
 	return ep
 }
