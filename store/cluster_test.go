@@ -163,7 +163,7 @@ func TestClusterIsAStoreOfEachNode(t *testing.T) {
 	updates, needless := 0, 0
 	for seed := range runs {
 		rng := rand.New(rand.NewPCG(seed, 4))
-		h := randcluster.New(seed, randcluster.Options{Annotations: seed%2 == 1})
+		h := randcluster.New(seed, randcluster.Options{Annotations: seed%2 == 1, SlowStarts: []string{"1h"}})
 		limit := 1000
 		if rng.IntN(3) == 0 {
 			limit = 1 + rng.IntN(20)
