@@ -48,7 +48,7 @@ func TestFaultsAreNoticed(t *testing.T) {
 	needNft(t)
 	for fault, stories := range map[string][]string{
 		"uneven":                    {"cluster_ip", "distribution", "node_port"},
-		"weights do not count":      {"weights", "refused_share"},
+		"weights do not count":      {"weights", "refused_share", "zone_weights", "slow_start"},
 		"hashes do not count":       {"hash"},
 		"pings do not count":        {"ping"},
 		"deadlines do not count":    {"drain_deadline"},

@@ -38,10 +38,11 @@ type expectation struct {
 	across  bool     // that is also the same at all addresses of a family
 	refuses bool     // outcome is Refused, and it is an endpoint that refuses
 	evenly  bool
-	ejects  bool   // only a dataplane that ejects silent endpoints is asked
-	weights bool   // servers share connections by their weights, and some may be refused
-	spared  string // a server with at most half of an even share, perhaps with nothing
-	source  string // kept, node, an address, or empty for any
+	ejects  bool               // only a dataplane that ejects silent endpoints is asked
+	weights bool               // servers share connections by their weights, and some may be refused
+	shares  map[string]float64 // the weights of servers, nil for the weights of their slices
+	spared  string             // a server with at most half of an even share, perhaps with nothing
+	source  string             // kept, node, an address, or empty for any
 	count   int
 	atOnce  bool
 	within  time.Duration
@@ -142,6 +143,9 @@ func (s *story) parseExpectation(words []string) (expectation, error) {
 			e.evenly = true
 		case "by-weight":
 			e.weights = true
+			if value != "" {
+				e.shares, err = parseShares(value, e.servers)
+			}
 		case "sparing":
 			var list []string
 			if list, err = s.parseServers(value); err == nil && len(list) != 1 {
@@ -317,12 +321,29 @@ func (s *story) check(host *topology.Host, proto state.Protocol, dst netip.AddrP
 		done += batch
 	}
 	if want.weights {
-		return server, s.checkWeights(seen, want.servers, count)
+		return server, s.checkWeights(seen, want, count)
 	}
 	if want.spared != "" && s.cluster.programs(state.Balances) {
 		return server, checkSpared(seen, want, count)
 	}
 	return server, checkSpread(seen, want)
+}
+
+// parseShares reads the weights of servers, in their order.
+func parseShares(text string, servers []string) (map[string]float64, error) {
+	list := strings.Split(text, ",")
+	if len(list) != len(servers) {
+		return nil, fmt.Errorf("want a weight for each of %d servers", len(servers))
+	}
+	shares := make(map[string]float64, len(list))
+	for i, server := range servers {
+		weight, err := strconv.ParseFloat(list[i], 64)
+		if err != nil {
+			return nil, err
+		}
+		shares[server] = weight
+	}
+	return shares, nil
 }
 
 // checkSpared checks that one server has at most half of an even share, and the others have the rest.
@@ -336,10 +357,14 @@ func checkSpared(seen map[string]int, want expectation, count int) error {
 
 // checkWeights compares how often each server answered, and the empty name for what was refused, with their weights. A dataplane without weights shares
 // evenly and refuses nothing.
-func (s *story) checkWeights(seen map[string]int, servers []string, count int) error {
+func (s *story) checkWeights(seen map[string]int, want expectation, count int) error {
 	byWeight, evenly := map[string]float64{"": s.refused}, map[string]float64{"": 0}
-	for _, server := range servers {
-		byWeight[server], evenly[server] = s.weights[server], 1
+	weights := s.weights
+	if want.shares != nil {
+		weights = want.shares
+	}
+	for _, server := range want.servers {
+		byWeight[server], evenly[server] = weights[server], 1
 	}
 	weighted, even := s.cluster.spreadsByWeight()
 	if weighted && isShared(seen, byWeight, count) || even && isShared(seen, evenly, count) {

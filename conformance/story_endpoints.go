@@ -132,7 +132,7 @@ func parseEndpointPort(text string) (model.EndpointPort, error) {
 }
 
 // endpoint makes an endpoint of a host. marks are separated by +: unready, terminating (which still serves), gone (which no
-// longer does), zone=NAME and node=NAME (hints).
+// longer does), in=NAME (its zone), zone=NAME and node=NAME (hints).
 func (s *story) endpoint(host *topology.Host, addr netip.Addr, marks string) (model.Endpoint, error) {
 	node := s.cluster.lab.Node()
 	if s.otherNode[host.Name] {
@@ -151,6 +151,8 @@ func (s *story) endpoint(host *topology.Host, addr netip.Addr, marks string) (mo
 			e.Ready, e.Terminating = false, true
 		case "gone":
 			e.Ready, e.Serving, e.Terminating = false, false, true
+		case "in":
+			e.Zone = value
 		case "zone":
 			e.ZoneHints = append(e.ZoneHints, value)
 		case "node":

@@ -48,7 +48,7 @@ var notOnHNS = map[string]string{
 	"sctp": noSCTP, "hairpin": noHairpin, "host_network": noSelf, "unknown_value": noUnknowns,
 	"masquerade_bridge": noDetector, "masquerade_detector": noDetector, "masquerade_no_detector": noDetector, "masquerade_node_cidr": noDetector, "masquerade_prefix": noDetector,
 	"detector_changes": noDetector, "service_cidrs": noPackets,
-	"distribution": noCrowds, "weights": noPackets, "refused_share": noPackets, "hash": noPackets, "drain_deadline": noPackets, "ejection": noPackets,
+	"distribution": noCrowds, "weights": noPackets, "refused_share": noPackets, "zone_weights": noPackets, "slow_start": noPackets, "hash": noPackets, "drain_deadline": noPackets, "ejection": noPackets,
 	"least_connections": noPackets, "ping": noPackets, "port_ranges": noPackets,
 }
 
