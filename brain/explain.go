@@ -157,7 +157,7 @@ type EndpointReasons struct {
 	// Cluster and Local are why the policy does not choose it. They are empty if it does, and if the policy is not in use.
 	Cluster, Local []Reason
 	// Weight is the weight of the endpoint, if Weighted reports that the endpoints of the port have weights. With zone weights or a slow start, it is the
-	// weight in the route of connections to cluster IPs, or in the other one if the endpoint is not in that route.
+	// weight in the route of connections to cluster IPs. If the endpoint is not in that route, it is the weight in the other one.
 	Weight   int
 	Weighted bool
 	// ZoneWeight is a factor of that weight for policy Cluster. It is 0 if zone weights do not count.
@@ -323,7 +323,7 @@ func (r *EndpointReasons) judge(is traits, family state.Family, noted map[netip.
 	}
 }
 
-// multiplied notes the weight in the routes of an endpoint with these traits, and its factors. sh are those of policy Cluster.
+// multiplied notes the weight in the routes of an endpoint with these traits, and its factors. sh are for policy Cluster.
 func (r *EndpointReasons) multiplied(is traits, sh shares, by choice) {
 	inCluster, inLocal := weightIn(by.clusterTo, r.Addr), weightIn(by.localTo, r.Addr)
 	r.Weighted, r.Weight = true, cmp.Or(inCluster, inLocal)

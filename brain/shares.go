@@ -158,8 +158,8 @@ func (z ZoneWeights) of(is traits) uint64 {
 }
 
 // scale gives endpoints weights of 16 bits in the ratio of weights, which are positive and below 2^40. It reduces them to lowest terms, so that a route
-// depends on its own endpoints only. If they have no room then, the ratio is off by less than one part in 65,535 of the largest weight, and each weight
-// stays at least 1.
+// depends on its own endpoints only. If they have no room then, they are rounded to parts of the largest
+// weight, which is 65,535. No weight is less than 1.
 func scale(eps []state.Endpoint, weights []uint64) {
 	const most = 1<<16 - 1
 	var divisor, largest uint64

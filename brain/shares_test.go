@@ -98,7 +98,7 @@ func TestZoneWeightsAndPolicies(t *testing.T) {
 	}
 }
 
-// TestSlowStart: the weight of a young endpoint is that of the others, times its age.
+// TestSlowStart: the weight of a young endpoint is the weight of the others, times its age.
 func TestSlowStart(t *testing.T) {
 	const a, b, c = "10.1.0.1", "10.1.0.2", "10.1.0.3"
 	for _, test := range []struct{ name, slowStart, zones, young, route string }{

@@ -20,8 +20,8 @@ const (
 	stepPause     = 100 * time.Millisecond
 )
 
-// ramps follows which endpoints of services with a slow start are new. All services with the same length of it step at the same times, which are
-// multiples of an eighth of that length since the store was made. So a service changes only once for all of its endpoints in each eighth. An endpoint
+// ramps follows which endpoints of services with a slow start are new. All services with the same length of it step at the same times. These
+// are the multiples of an eighth of that length since the store was made. So a service changes only once for all of its endpoints in each eighth. An endpoint
 // has its full weight after the length and at most an eighth more.
 type ramps struct {
 	begun       time.Time

@@ -40,7 +40,7 @@ type World struct {
 	// NodePortAddrs reports whether node ports are served on an address. nil means on none.
 	NodePortAddrs func(netip.Addr) bool
 
-	// Ages are those of endpoints at the time Now. Without them, no endpoint is new.
+	// Ages are the ages of endpoints at the time Now. Without them, no endpoint is new.
 	Ages *Ages
 	Now  time.Time
 

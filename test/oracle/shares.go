@@ -112,8 +112,8 @@ func mayHaveWeights(s *model.Service) bool {
 	return zones || slowStartOf(s) > 0
 }
 
-// zoneUse is what zone weights do for policy Cluster among ready endpoints. They count where the zones of the node and of all ready endpoints are known, and
-// at least one of these is in the zone of the node. It is as with hints.
+// zoneUse is what zone weights do for policy Cluster among ready endpoints. They count where the zones of the node and of all ready endpoints are known. At
+// least one of these has to be in the zone of the node. It is as with hints.
 func (w *World) zoneUse(ready []endpoint) string {
 	return useOfHints(ready, w.zone(), func(ep endpoint) []string {
 		if ep.Zone == "" {
