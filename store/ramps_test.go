@@ -380,3 +380,35 @@ func TestStepsEnd(t *testing.T) {
 		}
 	})
 }
+
+// BenchmarkStep measures the largest step: services with 8,192 endpoints in all, half of which are new.
+func BenchmarkStep(b *testing.B) {
+	const services, endpoints = 8, 1024
+	s, sink := newStore(b)
+	sink.Complete()
+	for _, n := range []int{endpoints / 2, endpoints} {
+		for i := range services {
+			svc := slow(fmt.Sprint("s", i))
+			svc.ClusterIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 1, byte(i)})}
+			svc.Annotations[0].Value = "1h"
+			numbers := make([]int, n)
+			for k := range numbers {
+				numbers[k] = k
+			}
+			sink.Update([]model.Object{svc, ready(svc.Name.Name, numbers...)}, nil)
+		}
+	}
+	longest := time.Hour / brain.SlowStartSteps
+	for b.Loop() {
+		for _, p := range s.ramps.queue { // as if they had just come
+			for i := range p.ready[endpoints/2:] {
+				p.ready[endpoints/2+i].since = time.Since(s.ramps.begun).Truncate(longest)
+			}
+		}
+		s.ramps.begun = s.ramps.begun.Add(-longest)
+		s.step()
+	}
+	if len(s.ramps.queue) != services {
+		b.Errorf("%d services have new endpoints", len(s.ramps.queue))
+	}
+}
