@@ -5,64 +5,27 @@ package lab
 import (
 	"math"
 	"net/netip"
-	"slices"
-	"strconv"
 	"time"
 
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
-	"github.com/switchyard-net/switchyard/test/oracle"
-	"github.com/switchyard-net/switchyard/test/probe"
 )
 
-// balance fills in how the endpoints of a call share its connections, by the annotations of the Service and its slices. Annotations for features that
-// the dataplane lacks have no effect. The oracle knows no annotations.
-func (c *call) balance(world *oracle.World, can state.Features) {
-	if c.expect.Outcome != probe.Forward {
-		return
+// balance fills in how the endpoints of a call share its connections, by the weights that the oracle knows. Weights and hashes that the dataplane lacks have
+// no effect. With a slow start, shares change while connections are counted, so that there are none to expect.
+func (c *call) balance(can state.Features) {
+	c.growing = c.service.Annotation(model.SlowStartAnnotation) != ""
+	sum := 0.0
+	for _, e := range c.expect.Choices {
+		sum += float64(e.Weight)
 	}
-	weights, weighted := weightsOf(world, c)
-	if weighted {
-		c.expect.Choices = slices.DeleteFunc(slices.Clone(c.expect.Choices), func(e probe.Choice) bool { return weights[e.Endpoint] == 0 })
-		if len(c.expect.Choices) == 0 {
-			c.expect = probe.Answer{Outcome: probe.Reject}
-			return
-		}
-	}
-	if weighted && can&state.Weights != 0 {
+	if sum > 0 && can&state.Weights != 0 && !c.growing {
 		c.shares = make(map[netip.AddrPort]float64, len(c.expect.Choices))
-		sum := 0.0
 		for _, e := range c.expect.Choices {
-			sum += weights[e.Endpoint]
-		}
-		for _, e := range c.expect.Choices {
-			c.shares[e.Endpoint] = weights[e.Endpoint] / sum
+			c.shares[e.Endpoint] = float64(e.Weight) / sum
 		}
 	}
 	c.hashed = can&state.Balances != 0 && c.service.Affinity < time.Second && c.service.Annotation(model.BalanceAnnotation) == "hash"
-}
-
-// weightsOf returns the weights of the endpoints of a call, and whether any slice of the Service has one.
-func weightsOf(world *oracle.World, c *call) (weights map[netip.AddrPort]float64, weighted bool) {
-	weights = map[netip.AddrPort]float64{}
-	for _, s := range world.Slices {
-		if s.Namespace != c.service.Name.Namespace || s.Service != c.service.Name.Name || s.Family != state.FamilyOf(c.packet.Dst.Addr()) {
-			continue
-		}
-		w, err := strconv.ParseUint(s.Weight, 10, 16)
-		if err != nil || s.CiliumWeight {
-			w = 1
-		} else {
-			weighted = true
-		}
-		for _, p := range s.Ports {
-			for _, e := range s.Endpoints {
-				at := netip.AddrPortFrom(e.Addr, p.Port)
-				weights[at] = max(weights[at], float64(w))
-			}
-		}
-	}
-	return weights, weighted
 }
 
 const (
@@ -83,6 +46,9 @@ func (c *call) inRound() int {
 
 // isDue reports whether so many connections must reach an endpoint.
 func (c *call) isDue(endpoint netip.AddrPort, connections int) bool {
+	if c.growing {
+		return false
+	}
 	share, ok := c.shares[endpoint]
 	return !ok || share*float64(connections) >= sure
 }

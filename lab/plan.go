@@ -23,6 +23,8 @@ type call struct {
 	// address chooses the endpoint.
 	shares map[netip.AddrPort]float64
 	hashed bool
+	// growing is set if the Service has a slow start, so that any share is right.
+	growing bool
 	// relayed is set if endpoints see the node's address in any case.
 	relayed bool
 }
@@ -49,7 +51,7 @@ func plan(world *oracle.World, clients []client, nodeAddrs []netip.Addr, can sta
 					p := probe.Packet{From: c.from, Src: src, Dst: f.addr, Protocol: port.Protocol}
 					if expect := world.Ask(p); expect.Outcome != probe.Pass {
 						c := call{service: svc, kind: f.kind, packet: p, expect: expect}
-						c.balance(world, can)
+						c.balance(can)
 						calls = append(calls, c)
 					}
 				}

@@ -111,31 +111,36 @@ func TestJudge(t *testing.T) {
 func TestBalance(t *testing.T) {
 	for name, tt := range map[string]struct {
 		first, second string // the weights
-		balance       string
+		annotation    string
+		value         string
 		can           state.Features
 		want          string // outcome, endpoints, shares, connections in a round, hashed
 		due           bool   // the second endpoint in all rounds
 	}{
-		"none":               {"", "", "", state.AllFeatures, "forward 2 0 16 false", true},
-		"bad":                {"x", "-1", "random", state.AllFeatures, "forward 2 0 16 false", true},
-		"a canary":           {"95", "5", "", state.AllFeatures, "forward 2 2 160 false", true},
-		"one without":        {"3", "", "", state.AllFeatures, "forward 2 2 32 false", true},
-		"too rare":           {"65535", "1", "", state.AllFeatures, "forward 2 2 512 false", false},
-		"none for the first": {"0", "1", "", state.AllFeatures, "forward 1 1 8 false", true},
-		"none at all":        {"0", "0", "", state.AllFeatures, "reject 0 0 0 false", true},
-		"a hash":             {"", "", "hash", state.AllFeatures, "forward 2 0 16 true", true},
-		"not known":          {"95", "0", "hash", state.Ping, "forward 1 0 8 false", true},
+		"none":               {"", "", model.BalanceAnnotation, "", state.AllFeatures, "forward 2 0 16 false", true},
+		"bad":                {"x", "-1", model.BalanceAnnotation, "random", state.AllFeatures, "forward 2 0 16 false", true},
+		"a canary":           {"95", "5", model.BalanceAnnotation, "", state.AllFeatures, "forward 2 2 160 false", true},
+		"one without":        {"3", "", model.BalanceAnnotation, "", state.AllFeatures, "forward 2 2 32 false", true},
+		"too rare":           {"65535", "1", model.BalanceAnnotation, "", state.AllFeatures, "forward 2 2 512 false", false},
+		"none for the first": {"0", "1", model.BalanceAnnotation, "", state.AllFeatures, "forward 1 0 8 false", true},
+		"none at all":        {"0", "0", model.BalanceAnnotation, "", state.AllFeatures, "reject 0 0 0 false", true},
+		"a hash":             {"", "", model.BalanceAnnotation, "hash", state.AllFeatures, "forward 2 0 16 true", true},
+		"not known":          {"95", "0", model.BalanceAnnotation, "hash", state.Ping, "forward 1 0 8 false", true},
+		"by zone":            {"", "", model.ZoneWeightsAnnotation, "same=3,other=1", state.AllFeatures, "forward 2 2 32 false", true},
+		"by zone, not known": {"", "", model.ZoneWeightsAnnotation, "same=3,other=1", state.Ping, "forward 2 0 16 false", true},
+		"a slow start":       {"3", "", model.SlowStartAnnotation, "8s", state.AllFeatures, "forward 2 0 16 false", false},
 	} {
 		svc := *web
-		svc.Annotations = []model.Annotation{{Name: model.BalanceAnnotation, Value: tt.balance}}
+		svc.Annotations = []model.Annotation{{Name: tt.annotation, Value: tt.value}}
 		slice := func(endpoint netip.AddrPort, weight string) *model.EndpointSlice {
+			zone := map[netip.AddrPort]string{endpoint1: "zone-a", endpoint2: "zone-b"}[endpoint]
 			return &model.EndpointSlice{
 				Namespace: "shop", Name: endpoint.String(), Service: "web", Family: state.IPv4, Weight: weight,
-				Ports: []model.EndpointPort{{Name: "http", Protocol: state.TCP, Port: 8080}}, Endpoints: []model.Endpoint{{Addr: endpoint.Addr(), Ready: true, Serving: true}},
+				Ports: []model.EndpointPort{{Name: "http", Protocol: state.TCP, Port: 8080}}, Endpoints: []model.Endpoint{{Addr: endpoint.Addr(), Ready: true, Serving: true, Zone: zone}},
 			}
 		}
 		world := &oracle.World{NodeName: "node-a", DetectLocal: true, Services: []*model.Service{&svc}, Slices: []*model.EndpointSlice{slice(endpoint1, tt.first), slice(endpoint2, tt.second)},
-			NodePortAddrs: func(netip.Addr) bool { return false }}
+			NodePortAddrs: func(netip.Addr) bool { return false }, Nodes: []*model.Node{{Name: "node-a", Zone: "zone-a"}}}
 		c := plan(world, []client{{probe.FromPod, []netip.Addr{podAddr}}}, nil, tt.can)[0]
 		got := fmt.Sprintf("%v %d %d %d %t", c.expect.Outcome, len(c.expect.Choices), len(c.shares), c.inRound(), c.hashed)
 		if due := c.isDue(endpoint2, maxRounds*c.inRound()); got != tt.want || due != tt.due {

@@ -8,10 +8,10 @@ import (
 )
 
 // weightOf is the weight of each endpoint of a slice, and whether the annotation gives it. Without the annotation, it is 1, and also where the value
-// is not a whole number from 0 to 65535.
+// is not a whole number from 0 to 65535. An annotation of Cilium does not count, as by default.
 func weightOf(s *model.EndpointSlice) (weight int, given bool) {
 	const most = 65535
-	if s.Weight == "" || strings.Trim(s.Weight, "0123456789") != "" {
+	if s.Weight == "" || s.CiliumWeight || strings.Trim(s.Weight, "0123456789") != "" {
 		return 1, false
 	}
 	for _, digit := range s.Weight {
