@@ -72,6 +72,8 @@ func TestBalanceExamples(t *testing.T) {
 	}{
 		{"../examples/canary", nil, "✓ all 3 paths are as they must be"},
 		{"../examples/canary", even, "connections; its weight asks for 5.0%"},
+		{"../examples/zones", nil, "✓ all "},
+		{"../examples/zones", even, "connections; its weight asks for 2.5%"},
 		{"../examples/hash", nil, "✓ all "},
 		{"../examples/hash", func(p *state.Port) { p.Balance = state.Random }, "endpoints answered one client in spite of switchyard.net/balance: hash"},
 	} {
