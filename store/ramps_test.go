@@ -193,6 +193,29 @@ func TestAllAreNew(t *testing.T) {
 	})
 }
 
+// TestLongerSlowStart: another length counts for endpoints that are new, from the time at which they became ready. An endpoint with its full weight keeps it.
+func TestLongerSlowStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, sink := slowStore(t)
+		sink.Update([]model.Object{ready("web", 1, 2, 3)}, nil)
+		pass(8 * time.Second)
+		sink.Update([]model.Object{ready("web", 1, 2, 3, 4)}, nil)
+		pass(4 * time.Second)
+		longer := slow("web")
+		longer.Annotations[0].Value = "16s"
+		sink.Update([]model.Object{longer}, nil)
+		if got := webWeights(s); got != "4 4 4 1" {
+			t.Errorf("the weights are %s", got)
+		}
+		shorter := slow("web")
+		shorter.Annotations[0].Value = "4s"
+		sink.Update([]model.Object{shorter}, nil)
+		if got := webWeights(s); got != "1 1 1 1" {
+			t.Errorf("with a shorter slow start, the weights are %s", got)
+		}
+	})
+}
+
 // TestBadSlowStart: the problem names the value and the remedy.
 func TestBadSlowStart(t *testing.T) {
 	s, sink := slowStore(t)

@@ -19,10 +19,11 @@ type Ages struct {
 	of    map[state.ServiceName]*ages
 }
 
-// ages are the ready endpoints of one service. The time is zero for those that were ready before anybody asked.
+// ages are the ready endpoints of one service. The time is zero for endpoints that were ready before anybody asked, and for endpoints that are no longer new.
 type ages struct {
-	created time.Time
-	since   map[netip.Addr]time.Time
+	created   time.Time
+	slowStart time.Duration
+	since     map[netip.Addr]time.Time
 }
 
 // Observe takes down which endpoints are ready at a time. It has to see each state of the world.
@@ -37,7 +38,7 @@ func (a *Ages) Observe(w *World, now time.Time) {
 		if old != nil && !old.created.Equal(s.Created) {
 			old = nil // another service of that name
 		}
-		known := &ages{created: s.Created, since: make(map[netip.Addr]time.Time)}
+		known := &ages{created: s.Created, slowStart: slowStartOf(s), since: make(map[netip.Addr]time.Time)}
 		for _, f := range []state.Family{state.IPv4, state.IPv6} {
 			for _, slice := range w.slicesOf(s.Name, f) {
 				for _, ep := range slice.Endpoints {
@@ -49,6 +50,9 @@ func (a *Ages) Observe(w *World, now time.Time) {
 						since = now
 						if was, ready := old.since[ep.Addr]; ready {
 							since = was
+							if a.eighths(was, now, old.slowStart) == 8 {
+								since = time.Time{} // also if the slow start is longer from now on
+							}
 						}
 					}
 					known.since[ep.Addr] = since
@@ -61,17 +65,24 @@ func (a *Ages) Observe(w *World, now time.Time) {
 
 // age is how many eighths of a slow start an endpoint has behind it. It is 8 for one that is not new.
 func (w *World) age(s *model.Service, addr netip.Addr) int64 {
-	if w.Ages == nil || w.Ages.of[s.Name] == nil || w.Ages.of[s.Name].since[addr].IsZero() {
+	if w.Ages == nil || w.Ages.of[s.Name] == nil {
 		return 8
 	}
-	eighth := slowStartOf(s) / 8
-	multiples := func(t time.Time) int64 { return int64(t.Sub(w.Ages.Begun) / eighth) }
-	since := w.Ages.of[s.Name].since[addr]
+	return w.Ages.eighths(w.Ages.of[s.Name].since[addr], w.Now, slowStartOf(s))
+}
+
+// eighths is the age of an endpoint, 8 if the time is zero.
+func (a *Ages) eighths(since, now time.Time, slowStart time.Duration) int64 {
+	if since.IsZero() {
+		return 8
+	}
+	eighth := slowStart / 8
+	multiples := func(t time.Time) int64 { return int64(t.Sub(a.Begun) / eighth) }
 	first := multiples(since)
-	if w.Ages.Begun.Add(time.Duration(first) * eighth).Before(since) {
+	if a.Begun.Add(time.Duration(first) * eighth).Before(since) {
 		first++
 	}
-	return min(8, max(0, multiples(w.Now)-first))
+	return min(8, max(0, multiples(now)-first))
 }
 
 func annotationOf(s *model.Service, name string) string {
