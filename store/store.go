@@ -2,7 +2,8 @@
 // node, under revisions.
 //
 // The cost of a change depends on the objects that it touches, not on the size of the cluster. Only the services that
-// it concerns are computed again, and only changed records are published. Nothing is queued for consumers: each
+// it concerns are computed again, and only changed records are published. Services with a slow start are also computed again
+// while they have new endpoints, in steps of bounded size. Nothing is queued for consumers: each
 // consumer asks for updates newer than its own revision.
 package store
 
