@@ -112,6 +112,10 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 	health := newHealth(svc)
 	for i := range ports {
 		p := &ports[i]
+		settings := settings
+		if claims[i].last != 0 {
+			settings = settings.forRanges()
+		}
 		// Kubernetes and the record both count the timeout in whole seconds.
 		p.Affinity = max(svc.Affinity.Truncate(time.Second), 0)
 		if p.Affinity == 0 { // which wins

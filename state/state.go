@@ -104,9 +104,10 @@ type Port struct {
 	Family   Family
 	// Balance is how new connections are shared between endpoints. Affinity wins over it.
 	Balance Balance
-	// Ejection means that endpoints which do not answer get no new connections while they are silent. A dataplane decides for its node. Only for TCP.
+	// Ejection means that endpoints which do not answer get no new connections while they are silent. A dataplane decides for its node. Only for TCP, and
+	// never for a range of ports.
 	Ejection bool
-	// DrainSeconds is how long connections to an endpoint may stay after it has ceased to get new ones. 0 sets no deadline.
+	// DrainSeconds is how long connections to an endpoint may stay after it has ceased to get new ones. 0 sets no deadline, as for a range of ports.
 	DrainSeconds uint32
 	// Frontends are the addresses that clients connect to, ordered by [Frontend.Compare], never empty.
 	Frontends []Frontend
@@ -253,7 +254,7 @@ const (
 	HashClient
 	// HashConnection does so for each connection by its addresses and ports.
 	HashConnection
-	// LeastConnections prefers endpoints with fewer connections.
+	// LeastConnections prefers endpoints with fewer connections. A range of ports never has it.
 	LeastConnections
 )
 

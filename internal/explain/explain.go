@@ -261,6 +261,8 @@ func (v *view) balance(a *Answer, h held, why *store.Explanation) {
 	case h.port.Balance == state.HashConnection:
 		a.hashedBy = from.Name
 		a.policy(from.Name, from.Value, "the client's address and port choose the endpoint, which is the same on all nodes")
+	case h.frontend.LastPort != 0 && why.Settings.Balance == state.LeastConnections:
+		a.policy(from.Name, from.Value, "it has no effect on ranges of ports")
 	case h.port.Balance == state.LeastConnections:
 		a.policy(from.Name, from.Value, "endpoints with fewer connections from this node get more of the new ones")
 	}
