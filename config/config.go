@@ -51,7 +51,8 @@ type Config struct {
 	// requirements. If it is false, the process ends at its start instead. Files of kube-proxy, v1alpha1, are read as
 	// if it were true.
 	AllowModeFallback bool
-	// DetectLocalMode specifies how connections of pods are distinguished from others. Empty means ClusterCIDR.
+	// DetectLocalMode specifies how connections of pods are distinguished from others. Empty means ClusterCIDR. Without ClusterCIDRs, no
+	// client then counts as a pod, and connections to cluster IPs keep their source.
 	DetectLocalMode LocalMode
 	// DetectLocal has what DetectLocalMode needs.
 	DetectLocal DetectLocal
@@ -272,7 +273,8 @@ type API struct {
 	Names bool
 }
 
-// Default returns the configuration of an empty v1alpha2 file. It shares nothing with other configurations.
+// Default returns the configuration of an empty v1alpha2 file. It serves /healthz at port 10256 of all addresses, /metrics at
+// 127.0.0.1:10249, and the admin API at [DefaultAdminAddress]. A second node in the same network namespace needs other addresses. The result shares nothing with other configurations.
 func Default() *Config {
 	return &Config{
 		ClientConnection:    ClientConnection{ContentType: "application/vnd.kubernetes.protobuf", QPS: 5, Burst: 10},

@@ -120,7 +120,7 @@ type ServicePort struct {
 	NodePort uint16
 }
 
-// The annotations of an EndpointSlice with the weight of each of its endpoints. The first one wins, also with a bad value.
+// The annotations of an EndpointSlice with the weight of each of its endpoints, from 0 to 65535. The first one wins, also with a bad value.
 const (
 	WeightAnnotation       = "switchyard.net/weight"
 	CiliumWeightAnnotation = "service.cilium.io/weight"
@@ -128,15 +128,15 @@ const (
 
 // The annotations of Services with settings. A bad value counts as absent, and never takes the Service down.
 const (
-	// BalanceAnnotation is how new connections are shared between endpoints.
+	// BalanceAnnotation is how new connections are shared between endpoints: random, hash, hash-connection or least-connections.
 	BalanceAnnotation = "switchyard.net/balance"
 	// DrainAnnotation is how long TCP connections to an endpoint may stay after it has ceased to get new ones, such as "30s".
 	DrainAnnotation = "switchyard.net/drain-timeout"
-	// EjectAnnotation is whether endpoints that do not answer get no new connections.
+	// EjectAnnotation is whether endpoints that do not answer get no new connections: true or false.
 	EjectAnnotation = "switchyard.net/eject"
-	// PingAnnotation is whether the node answers echo requests to the addresses of the Service.
+	// PingAnnotation is whether the node answers echo requests to the addresses of the Service: true or false.
 	PingAnnotation = "switchyard.net/ping"
-	// PortRangesAnnotation is a list of ranges of ports that the Service has in addition to its ports.
+	// PortRangesAnnotation is a list of ranges of ports that the Service has in addition to its ports, such as "rtp=10000-19999/UDP, all=*".
 	PortRangesAnnotation = "switchyard.net/port-ranges"
 )
 

@@ -206,7 +206,8 @@ func (k FrontendKind) String() string {
 type Frontend struct {
 	Kind FrontendKind
 	// Addr is the zero Addr for kind NodePort. The frontend then exists on every node port address of the node, by [Node.NodePorts] and
-	// the interfaces that the node has now.
+	// the interfaces that the node has now. A dataplane that listens on sockets waits for an address that no interface has, without a failure.
+	// A cluster IP may be a loopback address, which dataplanes of the kernel do not serve.
 	Addr netip.Addr
 	Port uint16
 	// LastPort is the last port of a range that begins with Port, 0 for a single port. Either all frontends of a port are ranges, or none. The

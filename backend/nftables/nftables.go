@@ -2,7 +2,7 @@
 // elements for each service and endpoint. So a change costs the same with a hundred services as with a hundred thousand.
 //
 // A frontend is an element with its number of endpoints, and one numbered slot for each endpoint. The rule for that number draws a slot and
-// translates the destination to its endpoint. Package ruleset, which is pure, works out the changes, and [Backend] carries them out.
+// translates the destination to its endpoint. An internal package without side effects works out the changes, and [Backend] carries them out.
 // README.md follows one packet and one change. This package owns the tables "switchyard" in the families ip and ip6. It never touches other
 // tables.
 //
