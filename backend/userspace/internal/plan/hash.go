@@ -125,13 +125,13 @@ func (t *Table) unhash(e *service) {
 const retries = 64
 
 // retry gives one service its tables that lacks room, if there is room by now. It looks at some of these services only, and begins where the last
-// call ended.
+// call ended. The service may be one that the same update changes later: another service may have some of its frontends by now.
 func (t *Table) retry() {
 	for range min(retries, len(t.lacking)) {
 		t.retried = (t.retried + 1) % len(t.lacking)
 		s := t.services[t.lacking[t.retried]].record
 		if n, _ := slotsOf(s); apportion.HasRoom(s.Name.Namespace, n, t.room) {
-			t.set(s)
+			t.set(s, false)
 			return
 		}
 	}

@@ -305,3 +305,60 @@ func TestHashTables(t *testing.T) {
 		t.Errorf("in the end: %v", p)
 	}
 }
+
+// TestRoomWhileFrontendMoves: a service gets room for its tables while an update moves one of its frontends to another service. The frontend stays with its
+// new holder.
+func TestRoomWhileFrontendMoves(t *testing.T) {
+	const most = apportion.MaxServiceSlots / 4093
+	var large []state.Endpoint // tables of 4,093 slots
+	for i := range 100 {
+		large = append(large, state.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), 80)})
+	}
+	service := func(name string, b state.Balance, addrs ...netip.Addr) *state.Service {
+		s := &state.Service{Name: state.ServiceName{Namespace: "a", Name: name}}
+		for i, addr := range addrs {
+			to := state.Route{Verdict: state.Forward, Endpoints: slices.Clone(large)}
+			s.Ports = append(s.Ports, state.Port{
+				Name: fmt.Sprint(i), Protocol: state.TCP, Family: state.IPv4, Balance: b, Internal: state.Traffic{Inside: to, Outside: to},
+				Frontends: []state.Frontend{{Kind: state.ClusterIP, Addr: addr, Port: 80}},
+			})
+		}
+		return s
+	}
+	addrs := func(i byte) (list []netip.Addr) {
+		for n := range most {
+			list = append(list, netip.AddrFrom4([4]byte{10, 96, i, byte(n)}))
+		}
+		return list
+	}
+	var table plan.Table
+	for i := range byte(4) { // half of the slots of a node, for one namespace
+		table.Set(service(fmt.Sprint(i), state.HashClient, addrs(i)...))
+	}
+	late := addrs(4)
+	table.Set(service("late", state.HashClient, late...))
+	lookup := func(addr netip.Addr) *plan.Port {
+		p, _, _ := table.Lookup(plan.Kind{Family: state.IPv4, Protocol: state.TCP}, netip.AddrPortFrom(addr, 80))
+		return p
+	}
+	if lookup(late[0]).Hash(2) != nil {
+		t.Fatal("the service has room already")
+	}
+	holder := func(step, want string) {
+		t.Helper()
+		got := ""
+		if p := lookup(late[0]); p != nil {
+			got = p.ID.Service.Name
+		}
+		if got != want {
+			t.Errorf("%s: service %q has the frontend, want %q", step, got, want)
+		}
+	}
+	table.Set(service("0", state.Random, append(addrs(0), late[0])...)) // gives its slots back, and takes a frontend
+	holder("taken", "0")
+	if p := lookup(late[1]); p.ID.Service.Name != "late" || p.Hash(2) == nil {
+		t.Error("another frontend of the service has no table")
+	}
+	table.Set(service("late", state.HashClient, late[1:]...))
+	holder("given away", "0")
+}

@@ -116,11 +116,12 @@ func (t *Table) Names() iter.Seq[state.ServiceName] { return maps.Keys(t.service
 // Set adds or replaces a service. It takes over frontends that other services had. The same update also sets or removes
 // those services.
 func (t *Table) Set(s *state.Service) {
-	t.set(s)
+	t.set(s, true)
 	t.retry()
 }
 
-func (t *Table) set(s *state.Service) {
+// set adds or replaces a service. Without takeOver, frontends that other services have stay with them.
+func (t *Table) set(s *state.Service, takeOver bool) {
 	if t.services == nil {
 		t.services, t.frontends, t.room = map[state.ServiceName]*service{}, map[state.FrontendKey]place{}, apportion.Room{}
 	}
@@ -136,7 +137,10 @@ func (t *Table) set(s *state.Service) {
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		for n := range p.Frontends {
-			t.frontends[p.Key(&p.Frontends[n])] = place{&e.ports[i], n}
+			k := p.Key(&p.Frontends[n])
+			if holder := t.frontends[k].Port; takeOver || holder == nil || holder.ID.Service == s.Name {
+				t.frontends[k] = place{&e.ports[i], n}
+			}
 			t.step()
 		}
 	}
