@@ -331,11 +331,9 @@ func (f refusingFeed) Next(ctx context.Context, after state.Revision) (*state.Up
 	defer f.cluster.mu.Unlock()
 	return changed(u, func(s *state.Service) bool { return f.cluster.refused[s.Name] > 0 }, func(s *state.Service) {
 		for i := range s.Ports {
-			for _, t := range []*state.Traffic{&s.Ports[i].Internal, &s.Ports[i].External} {
-				for _, r := range []*state.Route{&t.Inside, &t.Outside} {
-					if r.Weighted() {
-						r.Refused = f.cluster.refused[s.Name]
-					}
+			for _, r := range s.Ports[i].Routes() {
+				if r.Weighted() {
+					r.Refused = f.cluster.refused[s.Name]
 				}
 			}
 		}

@@ -140,6 +140,19 @@ func (s *Service) Frontends() iter.Seq2[*Port, *Frontend] {
 	}
 }
 
+// Traffic returns what happens to connections to frontends of a kind. It is the port's own.
+func (p *Port) Traffic(kind FrontendKind) *Traffic {
+	if kind == ClusterIP {
+		return &p.Internal
+	}
+	return &p.External
+}
+
+// Routes returns the four routes of the port, which are its own: of Internal, then of External, Inside first.
+func (p *Port) Routes() [4]*Route {
+	return [4]*Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside}
+}
+
 // Key identifies one of the port's frontends among all.
 func (p *Port) Key(f *Frontend) FrontendKey {
 	return FrontendKey{p.Family, p.Protocol, f.Addr, f.Port, f.LastPort}

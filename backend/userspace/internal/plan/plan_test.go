@@ -119,11 +119,11 @@ func TestTable(t *testing.T) {
 	table.Set(one)
 	expect("set", "one", "one")
 	p, frontend, _ := table.Lookup(kind, cluster)
-	if r, n := p.Route(frontend, plan.Outside); n != 3 || r.Verdict != state.Forward {
+	if r, n := p.Route(frontend, plan.Outside); n != 1 || r.Verdict != state.Forward {
 		t.Errorf("the cluster IP has %v outside", r.Verdict)
 	}
 	p, frontend, key := table.Lookup(kind, node)
-	if r, n := p.Route(frontend, plan.Outside); n != 1 || r.Verdict != state.Drop || key.Addr.IsValid() {
+	if r, n := p.Route(frontend, plan.Outside); n != 3 || r.Verdict != state.Drop || key.Addr.IsValid() {
 		t.Errorf("the node port %v has %v outside", key, r.Verdict)
 	}
 	for _, text := range []string{a, b, c} {
@@ -266,14 +266,14 @@ func TestHashTables(t *testing.T) {
 	const most = apportion.MaxServiceSlots / 4093
 	first := service(1, large, most)
 	table.Set(first)
-	had := lookup(1).Hash(2)
-	if len(had) != 4093 || &had[0] != &lookup(1).Hash(3)[0] || lookup(1).Hash(0) != nil {
-		t.Fatalf("tables of %d slots, %d for outside clients, and %d without endpoints", len(had), len(lookup(1).Hash(3)), len(lookup(1).Hash(0)))
+	had := lookup(1).Hash(0)
+	if len(had) != 4093 || &had[0] != &lookup(1).Hash(1)[0] || lookup(1).Hash(2) != nil {
+		t.Fatalf("tables of %d slots, %d for outside clients, and %d without endpoints", len(had), len(lookup(1).Hash(1)), len(lookup(1).Hash(2)))
 	}
 	changed := *first
 	changed.Ports = slices.Clone(first.Ports)
 	changed.Ports[0].Frontends = append(slices.Clone(changed.Ports[0].Frontends), state.Frontend{Kind: state.NodePort, Port: 30080})
-	if table.Set(&changed); &lookup(1).Hash(2)[0] != &had[0] {
+	if table.Set(&changed); &lookup(1).Hash(0)[0] != &had[0] {
 		t.Error("another frontend makes another table")
 	}
 	for i := 2; i <= 4; i++ { // half of the slots, for one namespace
@@ -283,19 +283,19 @@ func TestHashTables(t *testing.T) {
 		t.Fatal(table.Problems())
 	}
 	table.Set(service(5, large, most))
-	if p := table.Problems(); lookup(5).Hash(2) != nil || len(p) != 1 || !strings.Contains(p[0].Error(), "the first is a/5") {
+	if p := table.Problems(); lookup(5).Hash(0) != nil || len(p) != 1 || !strings.Contains(p[0].Error(), "the first is a/5") {
 		t.Errorf("without room: %v", p)
 	}
 	table.Remove(state.ServiceName{Namespace: "a", Name: "2"})
-	if p := table.Problems(); lookup(5).Hash(2) == nil || len(p) > 0 {
+	if p := table.Problems(); lookup(5).Hash(0) == nil || len(p) > 0 {
 		t.Errorf("with room again: %v", p)
 	}
 	table.Set(service(6, large, most+1))
-	if p := table.Problems(); lookup(6).Hash(2) != nil || len(p) != 1 || !strings.Contains(p[0].Error(), "a/6") {
+	if p := table.Problems(); lookup(6).Hash(0) != nil || len(p) != 1 || !strings.Contains(p[0].Error(), "a/6") {
 		t.Errorf("one service takes too much: %v", p)
 	}
 	table.Set(service(6, many(4093), 1))
-	if p := table.Problems(); lookup(6).Hash(2) != nil || len(p) != 1 || !strings.Contains(p[0].Error(), "more than 4092 endpoints") {
+	if p := table.Problems(); lookup(6).Hash(0) != nil || len(p) != 1 || !strings.Contains(p[0].Error(), "more than 4092 endpoints") {
 		t.Errorf("too many endpoints: %v", p)
 	}
 	for i := range 6 {
@@ -341,7 +341,7 @@ func TestRoomWhileFrontendMoves(t *testing.T) {
 		p, _, _ := table.Lookup(plan.Kind{Family: state.IPv4, Protocol: state.TCP}, netip.AddrPortFrom(addr, 80))
 		return p
 	}
-	if lookup(late[0]).Hash(2) != nil {
+	if lookup(late[0]).Hash(0) != nil {
 		t.Fatal("the service has room already")
 	}
 	holder := func(step, want string) {
@@ -356,7 +356,7 @@ func TestRoomWhileFrontendMoves(t *testing.T) {
 	}
 	table.Set(service("0", state.Random, append(addrs(0), late[0])...)) // gives its slots back, and takes a frontend
 	holder("taken", "0")
-	if p := lookup(late[1]); p.ID.Service.Name != "late" || p.Hash(2) == nil {
+	if p := lookup(late[1]); p.ID.Service.Name != "late" || p.Hash(0) == nil {
 		t.Error("another frontend of the service has no table")
 	}
 	table.Set(service("late", state.HashClient, late[1:]...))

@@ -29,16 +29,15 @@ type Port struct {
 // Routes is how many routes a port has: of two kinds of frontends, for two classes of clients.
 const Routes = 4
 
-// Route returns where new connections of a class go that were addressed to a frontend of p, and the number of that route.
+// Route returns where new connections of a class go that were addressed to a frontend of p, and the number of that route among [state.Port.Routes].
 func (p *Port) Route(frontend *state.Frontend, c Class) (r *state.Route, number int) {
-	traffic := &p.External
-	if frontend.Kind == state.ClusterIP {
-		traffic, number = &p.Internal, 2
-	}
+	traffic := p.Traffic(frontend.Kind)
+	r = &traffic.Inside
 	if c == Outside {
-		return &traffic.Outside, number + 1
+		r = &traffic.Outside
 	}
-	return &traffic.Inside, number
+	routes := p.Routes()
+	return r, slices.Index(routes[:], r)
 }
 
 // Admits reports whether a client is in the source ranges of a frontend.
