@@ -269,8 +269,7 @@ func (v *View) ServiceOf(why *store.Explanation) *Service {
 	row.Findings = diagnosis.Service(why, v.Store.Snapshot().Node().Name, v.Facts, v.Local)
 	if v.Lacks != nil {
 		if missing := v.Lacks(o.Name); missing != 0 {
-			row.Findings = append([]diagnosis.Finding{diagnosis.Lacking(o.Name, missing)}, row.Findings...)
-			diagnosis.Sort(row.Findings)
+			row.Findings = diagnosis.Lacking(row.Findings, o.Name, missing)
 		}
 	}
 	for i := range row.Findings {
