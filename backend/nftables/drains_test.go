@@ -136,12 +136,17 @@ func (r *removal) deadlineOf(name string) time.Time {
 	r.backend.inspector.finder = r.conn
 	defer func() { r.backend.inspector.finder = nil }()
 	e, fe := r.endpoint(name, state.IPv4).Addr, churnFrontends(state.IPv4)[0]
-	held, err := r.backend.Inspect(backend.Query{
+	q := backend.Query{
 		Frontend: state.FrontendKey{Family: state.IPv4, Protocol: state.TCP, Addr: fe.Addr, Port: fe.Port}, Dst: fe.Addr,
 		Endpoints: []netip.AddrPort{r.endpoint("stays", state.IPv4).Addr, e},
-	})
+	}
+	held, err := r.backend.Inspect(q)
 	if err != nil || len(held.Deadlines) > 1 {
 		r.t.Fatalf("deadlines %v, %v", held.Deadlines, err)
+	}
+	alone, err := r.backend.InspectEndpoints(q)
+	if late := alone.Deadlines[e].Sub(held.Deadlines[e]); err != nil || len(alone.Deadlines) != len(held.Deadlines) || late.Abs() > time.Second || len(alone.Objects) > 0 {
+		r.t.Fatalf("without the rest: deadlines %v and objects %q, want deadlines %v: %v", alone.Deadlines, alone.Objects, held.Deadlines, err)
 	}
 	return held.Deadlines[e]
 }
