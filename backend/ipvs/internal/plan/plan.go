@@ -197,8 +197,8 @@ func Serving(s *state.Service, k Key) []state.Endpoint {
 		}) {
 			continue
 		}
-		all := slices.Concat(p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints, p.External.Inside.Endpoints,
-			p.External.Outside.Endpoints, p.Lingering)
+		lists := p.Serving()
+		all := slices.Concat(lists[:]...)
 		slices.SortFunc(all, state.Endpoint.Compare)
 		return slices.CompactFunc(all, func(a, b state.Endpoint) bool { return a.Addr == b.Addr })
 	}

@@ -47,7 +47,7 @@ func Admits(frontend *state.Frontend, client netip.Addr) bool {
 
 // Serves reports whether connections to an endpoint may go on.
 func (p *Port) Serves(endpoint netip.AddrPort) bool {
-	for _, list := range serving(p.Port) {
+	for _, list := range p.Port.Serving() {
 		if _, found := slices.BinarySearchFunc(list, endpoint, func(e state.Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) }); found {
 			return true
 		}
