@@ -15,6 +15,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // drainTime is a deadline that does not pass during a test, in seconds.
@@ -318,7 +319,7 @@ func TestDrainTablesAreRepaired(t *testing.T) {
 		"flush chain ip switchyard-resets forward", "add element ip switchyard-resets drained { 10.1.2.3 . 80 . 10.4.5.6 . 90 timeout 1h }",
 		"add element ip switchyard-resets draining { 10.1.2.3 . 80 . 10.4.5.6 . 90 timeout 1h }",
 	} {
-		nftCommand(t, r.ns, command)
+		netnstest.NFT(t, r.ns, command)
 		r.backend.guard.spent(0) // else the next comparison waits
 		disturbed(t, r.backend)
 		if v := verify(t, r.backend); v.Repaired == 0 || v.Repaired != v.Written {
