@@ -70,15 +70,16 @@ func sameList[E any](a, b []E) bool { return len(a) == len(b) && (len(a) == 0 ||
 
 // isSame reports whether the ports of a pair are the same memory.
 func (p *portPair) isSame() bool {
-	same := func(a, b *state.Route) bool {
-		return a.Verdict == b.Verdict && a.Refused == b.Refused && sameList(a.Endpoints, b.Endpoints)
+	same := func(a, b [4]*state.Route) bool {
+		return slices.EqualFunc(a[:], b[:], func(a, b *state.Route) bool {
+			return a.Verdict == b.Verdict && a.Refused == b.Refused && sameList(a.Endpoints, b.Endpoints)
+		})
 	}
 	return p.from == p.to || p.from != nil && p.to != nil &&
 		p.from.Affinity == p.to.Affinity && p.from.Balance == p.to.Balance && p.from.Ejection == p.to.Ejection && p.from.DrainSeconds == p.to.DrainSeconds &&
 		sameList(p.from.Frontends, p.to.Frontends) && sameList(p.from.Lingering, p.to.Lingering) &&
 		p.from.Internal.Masquerade == p.to.Internal.Masquerade && p.from.External.Masquerade == p.to.External.Masquerade &&
-		same(&p.from.Internal.Inside, &p.to.Internal.Inside) && same(&p.from.Internal.Outside, &p.to.Internal.Outside) &&
-		same(&p.from.External.Inside, &p.to.External.Inside) && same(&p.from.External.Outside, &p.to.External.Outside)
+		same(p.from.Routes(), p.to.Routes())
 }
 
 // isGradual reports whether steps can make the change of a pair. Both ports must distinguish the same kinds of clients, and no frontend may
@@ -294,11 +295,9 @@ func (p *portPair) lingering(mixed *state.Port) []state.Endpoint {
 	slices.SortFunc(all, state.Endpoint.Compare)
 	all = slices.CompactFunc(all, func(a, b state.Endpoint) bool { return a.Addr == b.Addr })
 	return slices.DeleteFunc(all, func(e state.Endpoint) bool {
-		for _, t := range []*state.Traffic{&mixed.Internal, &mixed.External} {
-			for _, r := range []*state.Route{&t.Inside, &t.Outside} {
-				if _, is := slices.BinarySearchFunc(r.Endpoints, e, state.Endpoint.Compare); is {
-					return true
-				}
+		for _, r := range mixed.Routes() {
+			if _, is := slices.BinarySearchFunc(r.Endpoints, e, state.Endpoint.Compare); is {
+				return true
 			}
 		}
 		return false
@@ -392,7 +391,7 @@ func (p *portPair) stepFrontends(m *moving, most int, gone bool) (next *state.Po
 	}
 	goes := func(f *state.Frontend) bool {
 		n := left[f.Kind == state.ClusterIP]
-		if n == 1 && !isUnused(trafficOf(p.to, f)) {
+		if n == 1 && !isUnused(p.to.Traffic(f.Kind)) {
 			return false
 		}
 		left[f.Kind == state.ClusterIP] = n - 1
@@ -482,20 +481,13 @@ func (m *moving) keep(p *portPair) (to *state.Port, kept bool) {
 	}
 	with := *p.to
 	for _, f := range stay {
-		if t := trafficOf(&with, &f); isUnused(t) {
-			*t = *trafficOf(p.from, &f)
+		if t := with.Traffic(f.Kind); isUnused(t) {
+			*t = *p.from.Traffic(f.Kind)
 		}
 	}
 	with.Frontends = slices.Concat(with.Frontends, stay)
 	slices.SortFunc(with.Frontends, state.Frontend.Compare)
 	return &with, true
-}
-
-func trafficOf(p *state.Port, f *state.Frontend) *state.Traffic {
-	if f.Kind == state.ClusterIP {
-		return &p.Internal
-	}
-	return &p.External
 }
 
 // part returns the record after a part of a change, and how many entries the part takes: about most. The cost is 0 if other services must

@@ -65,7 +65,7 @@ func (s *story) connect(_ *testscript.TestScript, args []string) error {
 	if err != nil {
 		return err
 	}
-	if want.ejects && !s.cluster.ejects() {
+	if want.ejects && !s.cluster.programs(state.Ejection) {
 		return nil
 	}
 	var checks []func() error
@@ -341,7 +341,7 @@ func (s *story) checkWeights(seen map[string]int, servers []string, count int) e
 	for _, server := range servers {
 		byWeight[server], evenly[server] = s.weights[server], 1
 	}
-	weighted, even := s.cluster.spreadsByWeight()
+	weighted, even := s.cluster.mayProgram(state.Weights)
 	if weighted && isShared(seen, byWeight, count) || even && isShared(seen, evenly, count) {
 		return nil
 	}

@@ -34,3 +34,31 @@ func TestEvenAndWeights(t *testing.T) {
 		}
 	}
 }
+
+// TestRoutesOfTraffic: the traffic of a kind of frontends is the port's own, and has two of its routes. Endpoints of all routes and lingering ones serve.
+func TestRoutesOfTraffic(t *testing.T) {
+	p := &state.Port{}
+	for kind, want := range map[state.FrontendKind]*state.Traffic{
+		state.ClusterIP: &p.Internal, state.ExternalIP: &p.External, state.LoadBalancer: &p.External, state.NodePort: &p.External,
+	} {
+		if got := p.Traffic(kind); got != want {
+			t.Errorf("%v has another traffic", kind)
+		}
+	}
+	in, ex := p.Traffic(state.ClusterIP), p.Traffic(state.NodePort)
+	if got, want := p.Routes(), [...]*state.Route{&in.Inside, &in.Outside, &ex.Inside, &ex.Outside}; got != want {
+		t.Errorf("the routes are %v, want %v", got, want)
+	}
+	at := func(port uint16) []state.Endpoint {
+		return []state.Endpoint{{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, 1}), port)}}
+	}
+	for i, r := range p.Routes() {
+		r.Endpoints = at(uint16(i))
+	}
+	p.Lingering = at(4)
+	for i, list := range p.Serving() {
+		if !slices.Equal(list, at(uint16(i))) {
+			t.Errorf("list %d of endpoints that serve has %v", i, list)
+		}
+	}
+}

@@ -141,6 +141,27 @@ func (s *Service) Frontends() iter.Seq2[*Port, *Frontend] {
 	}
 }
 
+// Traffic returns what happens to connections to frontends of a kind. It is the port's own.
+func (p *Port) Traffic(kind FrontendKind) *Traffic {
+	if kind == ClusterIP {
+		return &p.Internal
+	}
+	return &p.External
+}
+
+// Routes returns the four routes of the port, which are its own: of Internal, then of External, Inside first.
+func (p *Port) Routes() [4]*Route {
+	return [4]*Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside}
+}
+
+// Serving returns the lists of all endpoints that may have connections to the port, each ordered by [Endpoint.Compare]: of its routes, and Lingering.
+// A connection stays valid as long as its endpoint is in one of them. The lists are the port's own.
+func (p *Port) Serving() [5][]Endpoint {
+	return [...][]Endpoint{
+		p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints, p.External.Inside.Endpoints, p.External.Outside.Endpoints, p.Lingering,
+	}
+}
+
 // Key identifies one of the port's frontends among all.
 func (p *Port) Key(f *Frontend) FrontendKey {
 	return FrontendKey{p.Family, p.Protocol, f.Addr, f.Port, f.LastPort}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,30 +12,17 @@ import (
 	"github.com/switchyard-net/switchyard/backend/ipvs/internal/plan"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 var update = flag.Bool("update", false, "write testdata/table.nft")
 
 // TestGoldenTable: what nft shows of the tables is what operators read.
 func TestGoldenTable(t *testing.T) {
-	if _, err := exec.LookPath("nft"); err != nil {
-		t.Skip("needs the program nft")
-	}
 	n := newNode(t, Options{LocalDetector: state.LocalDetector{ClusterCIDRs: []netip.Prefix{
 		netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}}})
 	n.full(web("web", "10.96.0.10:80/TCP", "10.244.0.1:8080"))
-	var got []byte
-	n.must(n.ns.Do(func() (err error) {
-		for _, family := range []string{"ip", "ip6"} {
-			out, listErr := exec.Command("nft", "list", "table", family, "switchyard-ipvs").CombinedOutput()
-			got, err = append(got, out...), listErr
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	}))
-	lines := withoutOwner(string(got))
+	lines := withoutOwner(netnstest.NFT(t, n.ns, "list", "table", "ip", "switchyard-ipvs") + netnstest.NFT(t, n.ns, "list", "table", "ip6", "switchyard-ipvs"))
 	path := filepath.Join("testdata", "table.nft")
 	if *update {
 		n.must(os.WriteFile(path, []byte(lines), 0o600))

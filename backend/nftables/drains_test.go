@@ -15,6 +15,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // drainTime is a deadline that does not pass during a test, in seconds.
@@ -136,12 +137,17 @@ func (r *removal) deadlineOf(name string) time.Time {
 	r.backend.inspector.finder = r.conn
 	defer func() { r.backend.inspector.finder = nil }()
 	e, fe := r.endpoint(name, state.IPv4).Addr, churnFrontends(state.IPv4)[0]
-	held, err := r.backend.Inspect(backend.Query{
+	q := backend.Query{
 		Frontend: state.FrontendKey{Family: state.IPv4, Protocol: state.TCP, Addr: fe.Addr, Port: fe.Port}, Dst: fe.Addr,
 		Endpoints: []netip.AddrPort{r.endpoint("stays", state.IPv4).Addr, e},
-	})
+	}
+	held, err := r.backend.Inspect(q)
 	if err != nil || len(held.Deadlines) > 1 {
 		r.t.Fatalf("deadlines %v, %v", held.Deadlines, err)
+	}
+	alone, err := r.backend.InspectEndpoints(q)
+	if late := alone.Deadlines[e].Sub(held.Deadlines[e]); err != nil || len(alone.Deadlines) != len(held.Deadlines) || late.Abs() > time.Second || len(alone.Objects) > 0 {
+		r.t.Fatalf("without the rest: deadlines %v and objects %q, want deadlines %v: %v", alone.Deadlines, alone.Objects, held.Deadlines, err)
 	}
 	return held.Deadlines[e]
 }
@@ -313,7 +319,7 @@ func TestDrainTablesAreRepaired(t *testing.T) {
 		"flush chain ip switchyard-resets forward", "add element ip switchyard-resets drained { 10.1.2.3 . 80 . 10.4.5.6 . 90 timeout 1h }",
 		"add element ip switchyard-resets draining { 10.1.2.3 . 80 . 10.4.5.6 . 90 timeout 1h }",
 	} {
-		nftCommand(t, r.ns, command)
+		netnstest.NFT(t, r.ns, command)
 		r.backend.guard.spent(0) // else the next comparison waits
 		disturbed(t, r.backend)
 		if v := verify(t, r.backend); v.Repaired == 0 || v.Repaired != v.Written {

@@ -29,10 +29,7 @@ func (s *State) Trace(p probe.Packet) probe.Answer {
 	if frontend.Restricted && !contains(frontend.Sources, p.Src) {
 		return probe.Answer{Outcome: probe.Drop}
 	}
-	traffic := &port.External
-	if frontend.Kind == state.ClusterIP {
-		traffic = &port.Internal
-	}
+	traffic := port.Traffic(frontend.Kind)
 	route := &traffic.Outside
 	if p.From == probe.FromPod || p.From == probe.FromNode {
 		route = &traffic.Inside

@@ -459,11 +459,8 @@ func (p *ResetPlan) writeDrained(b *nft.Batch, f state.Family, exists bool) {
 }
 
 // Deadlines looks up until when connections stay that reach endpoints through a frontend. A deadline that has passed counts as now. Endpoints
-// without a deadline are left out. All are of the frontend's family.
+// without a deadline are left out. There is at least one, and all are of the frontend's family.
 func Deadlines(frontend netip.AddrPort, endpoints []netip.AddrPort, now time.Time, find FindElems) (map[netip.AddrPort]time.Time, error) {
-	if len(endpoints) == 0 {
-		return nil, nil
-	}
 	var keys []byte
 	for _, e := range endpoints {
 		keys = append(keys, way{endpointKeyOf(e), endpointKeyOf(frontend)}.key()...)

@@ -183,10 +183,7 @@ func (r *renderer) ping(p *state.Port, f *state.Frontend) {
 
 // forwards reports whether a frontend forwards connections of clients inside, and of those outside.
 func forwards(p *state.Port, f *state.Frontend) (inside, outside bool) {
-	t := &p.Internal
-	if trafficOf(f) != 0 {
-		t = &p.External
-	}
+	t := p.Traffic(f.Kind)
 	return t.Inside.Verdict == state.Forward, t.Outside.Verdict == state.Forward
 }
 
