@@ -140,6 +140,13 @@ func (s *Service) Frontends() iter.Seq2[*Port, *Frontend] {
 	}
 }
 
+// WithPorts returns a copy of the record with other ports. It shares the ports with the caller, and all other memory with s.
+func (s *Service) WithPorts(ports []Port) *Service {
+	with := *s
+	with.Ports = ports
+	return &with
+}
+
 // Key identifies one of the port's frontends among all.
 func (p *Port) Key(f *Frontend) FrontendKey {
 	return FrontendKey{p.Family, p.Protocol, f.Addr, f.Port, f.LastPort}

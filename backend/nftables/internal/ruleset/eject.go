@@ -74,7 +74,7 @@ func (e *Ejected) Without(s *state.Service) *state.Service {
 			continue
 		}
 		if left == s {
-			left = &state.Service{Name: s.Name, Ports: slices.Clone(s.Ports), HealthCheck: s.HealthCheck}
+			left = s.WithPorts(slices.Clone(s.Ports))
 		}
 		left.Ports[i] = p
 	}
