@@ -22,11 +22,13 @@ type pingShape struct {
 	lengths lengths
 }
 
-func (s *pingShape) needs(id setID) {
+func (s *pingShape) needs(id setID) (isNew bool) {
+	isNew = !s.used
 	s.used = true
 	if id.kind == pingAllowed {
-		s.lengths[id.arg] = true
+		isNew = s.lengths.needs(id.arg)
 	}
+	return isNew
 }
 
 func (s *pingShape) merge(o *pingShape) {

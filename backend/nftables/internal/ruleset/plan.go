@@ -140,9 +140,8 @@ func (p *Plan) set(f state.Family, id setID) *setPlan {
 		s = &setPlan{tableSet: ts, del: elements{layout: l}, add: elements{layout: l}}
 		p.sets[ts] = s
 		p.order = append(p.order, s)
-		p.lengthens = p.lengthens || id.kind == allowed && !p.shape.of(f)[id.arg] || id.kind == blocks && !p.shape.blocks.has(id.arg) ||
-			id.kind == pingAllowed && !p.shape.ping[index(f)].lengths[id.arg]
-		p.shape.needs(f, id)
+		isNew := p.shape.needs(f, id)
+		p.lengthens = p.lengthens || isNew && id.kind.isByLength()
 	}
 	return s
 }
