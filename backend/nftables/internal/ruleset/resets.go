@@ -56,9 +56,13 @@ type Resets struct {
 	state [2]resetState // by family
 	// drains are the endpoints with a deadline.
 	drains drains
-	// Dropped counts endpoints that were not reset because there were too many.
-	Dropped int
+	// Dropped counts what had no room.
+	Dropped Dropped
 }
+
+// Dropped is how many endpoints, and how many endpoints with a deadline, had no room: MaxGone, MaxDrained and MaxDrainedOf. The latter count once for
+// each frontend.
+type Dropped struct{ Gone, Deadlines int }
 
 // goneEndpoint is an endpoint that is gone, and connections to which are reset.
 type goneEndpoint struct {
@@ -274,7 +278,7 @@ func (r *Resets) Lost(now time.Time) (p *ResetPlan, gone []netip.AddrPort) {
 		gone = append(gone, k.addrPort())
 		i := index(k.family())
 		if room[i] == 0 {
-			r.Dropped++
+			r.Dropped.Gone++
 			continue
 		}
 		room[i]--
@@ -347,7 +351,7 @@ func (r *Resets) compareTable(p *ResetPlan, s *Serving, in *Found, inherited boo
 			p.del = append(p.del, k)
 		}
 	}
-	if inherited && r.drains.inherit(in, p.now) {
+	if inherited && r.drains.inherit(p, in) {
 		r.rules.drains = true
 	}
 	isThere := r.drains.compare(p, in)
