@@ -524,6 +524,19 @@ func (t *tablePlan) write(b *nft.Batch, flags nft.TableFlags) {
 	t.writeChains(b, func(nft.Chain) bool { return true })
 }
 
+// isIn reports whether a table that was found has exactly the sets, chains and rules of the plan.
+func (t *tablePlan) isIn(found *nft.Skeleton, flags nft.TableFlags) bool {
+	return found.Fits(t.table, flags, t.sets, t.chains) &&
+		!slices.ContainsFunc(t.sets, func(s nft.Set) bool { return !found.HasSet(t.table, &s) }) &&
+		!slices.ContainsFunc(t.chains, func(c nft.Chain) bool { _, same := found.HasChain(t.table, &c); return !same })
+}
+
+// DeleteTable puts into a batch that a table goes which was found with these flags. It may be gone by now.
+func DeleteTable(b *nft.Batch, t nft.Table, flags nft.TableFlags) {
+	b.AddTableAs(t, flags) // else the deletion could fail
+	b.DeleteTable(t)
+}
+
 // isCalled reports whether a chain is called by others, not by a hook.
 func isCalled(c nft.Chain) bool { return c.Hook == nil }
 
@@ -554,8 +567,7 @@ func (t *tablePlan) writeSets(b *nft.Batch, flags nft.TableFlags) {
 	case len(t.keeps) > 0:
 		b.Strip(t.table, t.replace, t.keeps)
 	default:
-		b.AddTableAs(t.table, t.replace.Flags()) // it may be gone by now
-		b.DeleteTable(t.table)
+		DeleteTable(b, t.table, t.replace.Flags())
 	}
 	b.AddTableAs(t.table, flags)
 	for j := range t.sets {

@@ -360,7 +360,7 @@ func (r *Resets) compareTable(p *ResetPlan, s *Serving, in *Found, inherited boo
 			s.drains.back.put(w, true)
 		}
 	}
-	if in.Skeleton == nil || !r.resetsAre(in.Family, in.Skeleton) {
+	if t := resetPlan(in.Family, r.rules); in.Skeleton == nil || !t.isIn(in.Skeleton, r.flags) {
 		p.replaced[i] = in.Skeleton
 		clear(there)
 		isThere = func(way, drained) bool { return false }
@@ -443,32 +443,31 @@ func (p *ResetPlan) left(i int) int {
 // Write puts the plan into a batch.
 func (p *ResetPlan) Write(b *nft.Batch) {
 	for i, f := range families {
-		t, exists := resetTable(f), p.found[i]
-		if exists && (p.replaced[i] != nil || p.left(i) == 0) {
+		t, exists := resetPlan(f, p.r.rules), p.found[i]
+		switch replaced := p.replaced[i]; {
+		case p.left(i) == 0:
 			flags := p.r.flags
-			if sk := p.replaced[i]; sk != nil {
-				flags = sk.Flags()
+			if replaced != nil {
+				flags = replaced.Flags()
 			}
-			b.AddTableAs(t, flags) // it may be gone by now
-			b.DeleteTable(t)
-			exists = false
-		}
-		if p.left(i) == 0 {
+			if exists {
+				DeleteTable(b, t.table, flags)
+			}
 			continue
-		}
-		if !exists {
-			p.writeTable(b, f)
+		case !exists || replaced != nil:
+			t.replace, exists = replaced, false
+			t.write(b, p.r.flags)
 		}
 		for _, k := range p.del {
 			if k.family() == f && exists {
 				// The element may have timed out. Adding it first keeps the deletion from failing.
-				b.AddElem(t, SetGone, nft.Elem{Key: k.key()})
-				b.DeleteElem(t, SetGone, nft.Elem{Key: k.key()})
+				b.AddElem(t.table, SetGone, nft.Elem{Key: k.key()})
+				b.DeleteElem(t.table, SetGone, nft.Elem{Key: k.key()})
 			}
 		}
 		for _, e := range p.add {
 			if e.family() == f {
-				b.AddElem(t, SetGone, nft.Elem{
+				b.AddElem(t.table, SetGone, nft.Elem{
 					Key: e.key(), Timeout: millis(GoneTimeout), Expires: millis(min(e.until.Sub(p.now), GoneTimeout)), Comment: e.from.String(),
 				})
 			}
@@ -480,20 +479,6 @@ func (p *ResetPlan) Write(b *nft.Batch) {
 }
 
 func millis(d time.Duration) uint64 { return uint64(max(d/time.Millisecond, 1)) }
-
-func (p *ResetPlan) writeTable(b *nft.Batch, f state.Family) {
-	t := resetTable(f)
-	b.AddTableAs(t, p.r.flags)
-	for _, s := range resetSets(f, p.r.rules) {
-		b.AddSet(t, &s)
-	}
-	for _, c := range resetChains(f, p.r.rules) {
-		b.AddChain(t, &c)
-		for _, r := range c.Rules {
-			b.AddRule(t, c.Name, r)
-		}
-	}
-}
 
 // Commit notes that the plan was carried out.
 func (p *ResetPlan) Commit() {
@@ -571,6 +556,11 @@ func (r *Resets) Count(f state.Family, set string, elems []nft.Elem, fn func(sta
 // CountedSets are the names of the sets of endpoints that count.
 func CountedSets() []string { return []string{SetGone, SetDrained} }
 
+// resetPlan returns the table of resets of a family.
+func resetPlan(f state.Family, rules resetRules) tablePlan {
+	return tablePlan{table: resetTable(f), sets: resetSets(f, rules), chains: resetChains(f, rules)}
+}
+
 func resetSets(f state.Family, rules resetRules) (sets []nft.Set) {
 	endpoint := []nft.Type{addrType(f), nft.TypePort}
 	if rules.gone {
@@ -611,13 +601,4 @@ func resetChains(f state.Family, rules resetRules) []nft.Chain {
 		chains = append(chains, nft.Chain{Name: name, Hook: hook, Rules: list})
 	}
 	return chains
-}
-
-// resetsAre reports whether a table of resets is as this version makes it.
-func (r *Resets) resetsAre(f state.Family, sk *nft.Skeleton) bool {
-	t, sets, chains := resetTable(f), resetSets(f, r.rules), resetChains(f, r.rules)
-	return sk.Fits(t, r.flags, sets, chains) && !slices.ContainsFunc(chains, func(c nft.Chain) bool {
-		_, same := sk.HasChain(t, &c)
-		return !same
-	})
 }
