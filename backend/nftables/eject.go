@@ -360,8 +360,8 @@ func (e *ejector) names() []state.ServiceName {
 func (b *Backend) dropSuspects() {
 	_, err := b.commitBatch(func(batch *nft.Batch) {
 		for _, t := range ruleset.SuspectTables() {
-			if exists, err := b.kernel.HasTable(t); err == nil && exists {
-				batch.DeleteTable(t)
+			if found, err := b.kernel.Table(t); err == nil {
+				ruleset.DeleteTable(batch, t, found.Flags)
 			}
 		}
 	})

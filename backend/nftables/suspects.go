@@ -87,7 +87,7 @@ func (s *suspects) make(families [2]bool) error {
 		case families[i] && (found == nil || !ruleset.SuspectsAre(f, found, s.flags)):
 			ruleset.AddSuspects(&s.batch, f, found, s.flags)
 		case !families[i] && found != nil:
-			s.batch.DeleteTable(t)
+			ruleset.DeleteTable(&s.batch, t, found.Flags())
 		}
 	}
 	if err := s.write(); err != nil {

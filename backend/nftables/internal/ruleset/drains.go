@@ -101,10 +101,8 @@ type departure struct {
 
 // drained is a way to an endpoint that takes no more connections this way.
 type drained struct {
-	from state.ServiceName
-	// deadline is until when connections stay, and until is when they are no longer reset.
-	deadline, until time.Time
-	packets         uint64 // that were reset, as far as they are counted
+	reset
+	deadline time.Time // until when connections stay
 }
 
 // drains are the ways on which connections are reset after a deadline.
@@ -371,7 +369,7 @@ func (d *drains) set(p *ResetPlan) {
 		}
 		of.add(from.from.Namespace, 1)
 		deadline := p.now.Add(time.Duration(from.seconds) * time.Second)
-		p.addDrained = append(p.addDrained, drainedElement{w, drained{from: from.from, deadline: deadline, until: deadline.Add(GoneTimeout)}})
+		p.addDrained = append(p.addDrained, drainedElement{w, drained{reset{from: from.from, until: deadline.Add(GoneTimeout)}, deadline}})
 	}
 	clear(d.left)
 }
@@ -388,8 +386,8 @@ func (d *drains) inherit(p *ResetPlan, in *Found) (any bool) {
 		}
 		any = true
 		d.hold(w, drained{
-			from: from, deadline: p.now.Add(time.Duration(draining[w.endpoint][w.frontend].Expires) * time.Millisecond),
-			until: p.now.Add(time.Duration(e.Expires) * time.Millisecond), packets: e.Packets,
+			reset:    reset{from, p.now.Add(time.Duration(e.Expires) * time.Millisecond), e.Packets},
+			deadline: p.now.Add(time.Duration(draining[w.endpoint][w.frontend].Expires) * time.Millisecond),
 		})
 	}
 	return any
@@ -437,20 +435,15 @@ type drainedElement struct {
 // writeDrained puts the elements of a family into a batch. exists is set if the table was there before.
 func (p *ResetPlan) writeDrained(b *nft.Batch, f state.Family, exists bool) {
 	t := resetTable(f)
-	remove := func(set string, w way) {
-		// The element may have timed out. Adding it first keeps the deletion from failing.
-		b.AddElem(t, set, nft.Elem{Key: w.key()})
-		b.DeleteElem(t, set, nft.Elem{Key: w.key()})
-	}
 	for _, w := range p.delDrained {
 		if exists && w.family() == f {
-			remove(SetDrained, w)
-			remove(SetDraining, w)
+			deleteElem(b, t, SetDrained, w.key())
+			deleteElem(b, t, SetDraining, w.key())
 		}
 	}
 	for _, w := range p.delDraining {
 		if exists && w.family() == f {
-			remove(SetDraining, w)
+			deleteElem(b, t, SetDraining, w.key())
 		}
 	}
 	for _, e := range p.addDrained {

@@ -52,7 +52,7 @@ type Resets struct {
 	serving serving
 	// left are endpoints that have left a service, from that which they left last. They are gone if they do not serve another.
 	left  map[endpointKey]state.ServiceName
-	gone  map[endpointKey]goneEndpoint
+	gone  map[endpointKey]reset
 	state [2]resetState // by family
 	// drains are the endpoints with a deadline.
 	drains drains
@@ -64,11 +64,24 @@ type Resets struct {
 // each frontend.
 type Dropped struct{ Gone, Deadlines int }
 
-// goneEndpoint is an endpoint that is gone, and connections to which are reset.
-type goneEndpoint struct {
-	from    state.ServiceName
-	until   time.Time
-	packets uint64 // that were reset, as far as they are counted
+// reset is about an element whose connections are reset: to an endpoint that is gone, or on a way to one that takes no more connections.
+type reset struct {
+	from    state.ServiceName // the service that the endpoint left
+	until   time.Time         // when connections are no longer reset
+	packets uint64            // that were reset, as far as they are counted
+}
+
+// isOver reports whether connections are no longer reset.
+func (r *reset) isOver(now time.Time) bool { return !r.until.After(now) }
+
+// count takes down what an element has counted, and reports whether that is more than before. It calls fn with the increase.
+func (r *reset) count(e nft.Elem, fn func(state.ServiceName, uint64)) (more bool) {
+	if e.Packets <= r.packets {
+		return false
+	}
+	fn(r.from, e.Packets-r.packets)
+	r.packets = e.Packets
+	return true
 }
 
 // resetState is about the table of one family.
@@ -88,7 +101,7 @@ type resetRules struct {
 // NewResets returns one that resets nothing, and knows nothing of the kernel yet. Tables get the flags.
 func NewResets(flags nft.TableFlags) *Resets {
 	return &Resets{
-		flags: flags, serving: serving{}, left: map[endpointKey]state.ServiceName{}, gone: map[endpointKey]goneEndpoint{}, drains: newDrains(),
+		flags: flags, serving: serving{}, left: map[endpointKey]state.ServiceName{}, gone: map[endpointKey]reset{}, drains: newDrains(),
 	}
 }
 
@@ -226,7 +239,7 @@ type ResetPlan struct {
 
 type goneElement struct {
 	endpointKey
-	goneEndpoint
+	reset
 }
 
 func (r *Resets) plan(now time.Time) *ResetPlan {
@@ -243,12 +256,12 @@ func (r *Resets) Clear(s *Serving, now time.Time) *ResetPlan {
 // Expire forgets what has timed out, and plans that tables go in which nothing is left.
 func (r *Resets) Expire(now time.Time) *ResetPlan {
 	for k, g := range r.gone {
-		if !g.until.After(now) {
+		if g.isOver(now) {
 			r.forget(k)
 		}
 	}
 	for w, v := range r.drains.held.all() {
-		if !v.until.After(now) {
+		if v.isOver(now) {
 			r.drains.forget(w, v)
 		}
 	}
@@ -282,7 +295,7 @@ func (r *Resets) Lost(now time.Time) (p *ResetPlan, gone []netip.AddrPort) {
 			continue
 		}
 		room[i]--
-		p.add = append(p.add, goneElement{k, goneEndpoint{from: r.left[k], until: now.Add(GoneTimeout)}})
+		p.add = append(p.add, goneElement{k, reset{from: r.left[k], until: now.Add(GoneTimeout)}})
 	}
 	clear(r.left)
 	return p, gone
@@ -342,7 +355,7 @@ func (r *Resets) compareTable(p *ResetPlan, s *Serving, in *Found, inherited boo
 			continue
 		}
 		if inherited && r.rules.gone && s.count(k) == 0 && of.gone < MaxGone {
-			r.gone[k] = goneEndpoint{parseName(e.Comment), p.now.Add(time.Duration(e.Expires) * time.Millisecond), e.Packets}
+			r.gone[k] = reset{parseName(e.Comment), p.now.Add(time.Duration(e.Expires) * time.Millisecond), e.Packets}
 			of.gone++
 		}
 		if _, known := r.gone[k]; known {
@@ -460,9 +473,7 @@ func (p *ResetPlan) Write(b *nft.Batch) {
 		}
 		for _, k := range p.del {
 			if k.family() == f && exists {
-				// The element may have timed out. Adding it first keeps the deletion from failing.
-				b.AddElem(t.table, SetGone, nft.Elem{Key: k.key()})
-				b.DeleteElem(t.table, SetGone, nft.Elem{Key: k.key()})
+				deleteElem(b, t.table, SetGone, k.key())
 			}
 		}
 		for _, e := range p.add {
@@ -476,6 +487,12 @@ func (p *ResetPlan) Write(b *nft.Batch) {
 			p.writeDrained(b, f, exists)
 		}
 	}
+}
+
+// deleteElem puts the deletion of an element into a batch. The element may have timed out. Adding it first keeps the deletion from failing.
+func deleteElem(b *nft.Batch, t nft.Table, set string, key []byte) {
+	b.AddElem(t, set, nft.Elem{Key: key})
+	b.DeleteElem(t, set, nft.Elem{Key: key})
 }
 
 func millis(d time.Duration) uint64 { return uint64(max(d/time.Millisecond, 1)) }
@@ -498,7 +515,7 @@ func (p *ResetPlan) Commit() {
 			r.of(e.family()).gone++
 		}
 		e.packets = 0
-		r.gone[e.endpointKey] = e.goneEndpoint
+		r.gone[e.endpointKey] = e.reset
 	}
 	for _, w := range p.delDrained {
 		r.drains.remove(w)
@@ -535,21 +552,15 @@ func (r *Resets) Count(f state.Family, set string, elems []nft.Elem, fn func(sta
 	for _, e := range elems {
 		if set == SetDrained {
 			w, ok := wayOf(f, e.Key)
-			if v, is := r.drains.held[w.endpoint][w.frontend]; ok && is && e.Packets > v.packets {
-				fn(v.from, e.Packets-v.packets)
-				v.packets = e.Packets
+			if v, is := r.drains.held[w.endpoint][w.frontend]; ok && is && v.count(e, fn) {
 				r.drains.held.put(w, v)
 			}
 			continue
 		}
 		k, ok := endpointOf(f, e.Key)
-		g, is := r.gone[k]
-		if !ok || !is || e.Packets <= g.packets {
-			continue
+		if g, is := r.gone[k]; ok && is && g.count(e, fn) {
+			r.gone[k] = g
 		}
-		fn(g.from, e.Packets-g.packets)
-		g.packets = e.Packets
-		r.gone[k] = g
 	}
 }
 
