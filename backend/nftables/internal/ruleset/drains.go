@@ -343,7 +343,8 @@ func frontendsOf(p *state.Port, nodePorts []netip.Addr) iter.Seq[endpointKey] {
 	}
 }
 
-// leadsFrom reports whether a frontend is one of the port's. For a NodePort, the address does not count: the node's addresses change.
+// leadsFrom reports whether a frontend is one of the port's. For a NodePort, the address does not count: the node's addresses change. So a NodePort also
+// takes frontends with its number at other addresses for its own (docs/adr/0046-drain.md).
 func leadsFrom(p *state.Port, frontend endpointKey) bool {
 	a := frontend.addrPort()
 	return slices.ContainsFunc(p.Frontends, func(f state.Frontend) bool {
