@@ -294,14 +294,8 @@ func (p *portPair) lingering(mixed *state.Port) []state.Endpoint {
 	slices.SortFunc(all, state.Endpoint.Compare)
 	all = slices.CompactFunc(all, func(a, b state.Endpoint) bool { return a.Addr == b.Addr })
 	return slices.DeleteFunc(all, func(e state.Endpoint) bool {
-		for _, t := range []*state.Traffic{&mixed.Internal, &mixed.External} {
-			for _, r := range []*state.Route{&t.Inside, &t.Outside} {
-				if _, is := slices.BinarySearchFunc(r.Endpoints, e, state.Endpoint.Compare); is {
-					return true
-				}
-			}
-		}
-		return false
+		routes := mixed.Routes()
+		return slices.ContainsFunc(routes[:], func(r *state.Route) bool { return r.Has(e.Addr) })
 	})
 }
 

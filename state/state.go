@@ -291,6 +291,12 @@ type Route struct {
 // Weighted reports whether the endpoints have weights. Either all have one, or none.
 func (r *Route) Weighted() bool { return len(r.Endpoints) > 0 && r.Endpoints[0].Weight != 0 }
 
+// Has reports whether the route has an endpoint.
+func (r *Route) Has(a netip.AddrPort) bool {
+	_, has := slices.BinarySearchFunc(r.Endpoints, a, func(e Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
+	return has
+}
+
 // Even reports whether the endpoints share all connections evenly.
 func (r *Route) Even() bool {
 	return r.Refused == 0 && !slices.ContainsFunc(r.Endpoints, func(e Endpoint) bool { return e.Weight != r.Endpoints[0].Weight })

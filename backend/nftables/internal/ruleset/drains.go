@@ -317,12 +317,8 @@ func isRouted(p *state.Port, a netip.AddrPort) bool {
 	if p == nil {
 		return false
 	}
-	for _, r := range p.Routes() {
-		if _, is := slices.BinarySearchFunc(r.Endpoints, state.Endpoint{Addr: a}, state.Endpoint.Compare); is {
-			return true
-		}
-	}
-	return false
+	routes := p.Routes()
+	return slices.ContainsFunc(routes[:], func(r *state.Route) bool { return r.Has(a) })
 }
 
 // frontendsOf yields the addresses and ports of a port's frontends, with NodePorts at all addresses that serve them.
