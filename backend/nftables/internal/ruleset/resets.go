@@ -64,7 +64,7 @@ type Resets struct {
 // each frontend.
 type Dropped struct{ Gone, Deadlines int }
 
-// reset is about an element whose connections are reset: to an endpoint that is gone, or on a way to one that takes no more connections.
+// reset is about an element of SetGone or SetDrained, whose connections are reset.
 type reset struct {
 	from    state.ServiceName // the service that the endpoint left
 	until   time.Time         // when connections are no longer reset
