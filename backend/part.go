@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 
@@ -48,22 +49,21 @@ func share(from, to *state.Service) *state.Service {
 	if from == nil || to == nil {
 		return to
 	}
-	shared := *to
-	shared.Ports = make([]state.Port, 0, len(to.Ports))
+	ports := make([]state.Port, 0, len(to.Ports))
 	for _, p := range pairPorts(from, to) {
 		switch {
 		case p.to == nil:
 		case p.from != nil && p.from.Equal(p.to):
-			shared.Ports = append(shared.Ports, *p.from)
+			ports = append(ports, *p.from)
 		default:
 			next := *p.to
 			if p.from != nil && slices.EqualFunc(p.from.Frontends, next.Frontends, state.Frontend.Equal) {
 				next.Frontends = p.from.Frontends
 			}
-			shared.Ports = append(shared.Ports, next)
+			ports = append(ports, next)
 		}
 	}
-	return &shared
+	return to.WithPorts(ports)
 }
 
 func sameList[E any](a, b []E) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
@@ -295,12 +295,8 @@ func (p *portPair) lingering(mixed *state.Port) []state.Endpoint {
 	slices.SortFunc(all, state.Endpoint.Compare)
 	all = slices.CompactFunc(all, func(a, b state.Endpoint) bool { return a.Addr == b.Addr })
 	return slices.DeleteFunc(all, func(e state.Endpoint) bool {
-		for _, r := range mixed.Routes() {
-			if _, is := slices.BinarySearchFunc(r.Endpoints, e, state.Endpoint.Compare); is {
-				return true
-			}
-		}
-		return false
+		routes := mixed.Routes()
+		return slices.ContainsFunc(routes[:], func(r *state.Route) bool { return r.Has(e.Addr) })
 	})
 }
 
@@ -550,19 +546,13 @@ func part(from, to *state.Service, m *moving, most, at int) (next *state.Service
 		return to, max(1, cost), 0, true
 	}
 	take(pairs, chosen, m.within)
-	next = &state.Service{}
-	if to != nil {
-		*next = *to
-	} else {
-		*next = *from
-	}
-	next.Ports = make([]state.Port, 0, len(chosen))
+	ports := make([]state.Port, 0, len(chosen))
 	for _, p := range chosen {
 		if p != nil {
-			next.Ports = append(next.Ports, *p)
+			ports = append(ports, *p)
 		}
 	}
-	return next, cost, end, false
+	return cmp.Or(to, from).WithPorts(ports), cost, end, false
 }
 
 // gained calls do with the frontends that a port gets by a change.

@@ -62,3 +62,24 @@ func TestRoutesOfTraffic(t *testing.T) {
 		}
 	}
 }
+
+// TestRouteHas: an endpoint is its address and port, whatever its weight.
+func TestRouteHas(t *testing.T) {
+	r := &state.Route{}
+	for _, a := range []string{"10.0.0.1:80", "10.0.0.1:81", "10.0.0.3:80", "[fd00::1]:80"} {
+		r.Endpoints = append(r.Endpoints, state.Endpoint{Addr: netip.MustParseAddrPort(a), Weight: 7, Local: true})
+	}
+	for _, e := range r.Endpoints {
+		if !r.Has(e.Addr) {
+			t.Errorf("%v is missing", e.Addr)
+		}
+	}
+	for _, a := range []string{"10.0.0.1:79", "10.0.0.2:80", "10.0.0.3:81", "[fd00::1]:81"} {
+		if r.Has(netip.MustParseAddrPort(a)) {
+			t.Errorf("%s is there", a)
+		}
+	}
+	if (&state.Route{}).Has(r.Endpoints[0].Addr) {
+		t.Error("an empty route has an endpoint")
+	}
+}

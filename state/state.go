@@ -162,6 +162,13 @@ func (p *Port) Serving() [5][]Endpoint {
 	}
 }
 
+// WithPorts returns a copy of the record with other ports. It shares the ports with the caller, and all other memory with s.
+func (s *Service) WithPorts(ports []Port) *Service {
+	with := *s
+	with.Ports = ports
+	return &with
+}
+
 // Key identifies one of the port's frontends among all.
 func (p *Port) Key(f *Frontend) FrontendKey {
 	return FrontendKey{p.Family, p.Protocol, f.Addr, f.Port, f.LastPort}
@@ -306,6 +313,12 @@ type Route struct {
 
 // Weighted reports whether the endpoints have weights. Either all have one, or none.
 func (r *Route) Weighted() bool { return len(r.Endpoints) > 0 && r.Endpoints[0].Weight != 0 }
+
+// Has reports whether the route has an endpoint.
+func (r *Route) Has(a netip.AddrPort) bool {
+	_, has := slices.BinarySearchFunc(r.Endpoints, a, func(e Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
+	return has
+}
 
 // Even reports whether the endpoints share all connections evenly.
 func (r *Route) Even() bool {

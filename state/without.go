@@ -16,15 +16,15 @@ func (s *Service) dropFrontends(drop func(*Port, *Frontend) bool) *Service {
 	if !slices.ContainsFunc(s.Ports, func(p Port) bool { return slices.ContainsFunc(p.Frontends, isTaken(&p)) }) {
 		return s
 	}
-	out := &Service{Name: s.Name, HealthCheck: s.HealthCheck}
+	var left []Port
 	for _, p := range s.Ports {
 		p.Frontends = slices.DeleteFunc(slices.Clone(p.Frontends), isTaken(&p))
 		if len(p.Frontends) > 0 {
 			p.dropUnusedTraffic()
-			out.Ports = append(out.Ports, p)
+			left = append(left, p)
 		}
 	}
-	return out
+	return s.WithPorts(left)
 }
 
 // dropUnusedTraffic clears the traffic of p to which no frontend leads. The endpoints of a UDP port that were only

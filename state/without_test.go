@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"net/netip"
+	"reflect"
 	"testing"
 
 	"github.com/switchyard-net/switchyard/state"
@@ -40,5 +41,24 @@ func TestWithout(t *testing.T) {
 	}
 	if len(s.Ports) != 3 || len(s.Ports[0].Frontends) != 2 || s.Ports[0].Lingering != nil {
 		t.Errorf("the record has changed: %+v", s)
+	}
+}
+
+// TestCopiesKeepAllButPorts fills a record by reflection, so that a new field of a Service is in all of its copies.
+func TestCopiesKeepAllButPorts(t *testing.T) {
+	s, seed := new(state.Service), 0
+	fill(t, reflect.ValueOf(s).Elem(), &seed)
+	first := s.Ports[0].Key(&s.Ports[0].Frontends[0])
+	other, _ := s.For(0)
+	for name, c := range map[string]*state.Service{
+		"WithPorts": s.WithPorts([]state.Port{{Name: "other"}}), "For": other, "Without": s.Without(map[state.FrontendKey]bool{first: true}),
+	} {
+		if c.Equal(s) {
+			t.Errorf("%s returns the same ports", name)
+		}
+		got := *c
+		if got.Ports = s.Ports; !got.Equal(s) {
+			t.Errorf("%s returns %+v for %+v", name, got, *s)
+		}
 	}
 }

@@ -3,10 +3,14 @@
 package nftables
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -331,6 +335,28 @@ func TestDrainTablesAreRepaired(t *testing.T) {
 		}
 		if v := verify(t, r.backend); v.Written != 0 {
 			t.Errorf("%s: another Verify: %+v", command, v)
+		}
+	}
+}
+
+// TestWarnDropped: the log tells connections to removed endpoints from connections that get no deadline, and counts each once.
+func TestWarnDropped(t *testing.T) {
+	var out bytes.Buffer
+	r, log := &resets{Resets: ruleset.NewResets(0)}, slog.New(slog.NewTextHandler(&out, nil))
+	for _, c := range []struct{ dropped, said ruleset.Dropped }{
+		{ruleset.Dropped{}, ruleset.Dropped{}},
+		{ruleset.Dropped{Gone: 2}, ruleset.Dropped{Gone: 2}},
+		{ruleset.Dropped{Gone: 2, Deadlines: 7}, ruleset.Dropped{Deadlines: 7}},
+		{ruleset.Dropped{Gone: 2, Deadlines: 7}, ruleset.Dropped{}},
+		{ruleset.Dropped{Gone: 3, Deadlines: 8}, ruleset.Dropped{Gone: 1, Deadlines: 1}},
+	} {
+		out.Reset()
+		r.Dropped = c.dropped
+		r.warnDropped(log)
+		for key, n := range map[string]int{"notReset": c.said.Gone, "withoutDeadline": c.said.Deadlines} {
+			if said := strings.Contains(out.String(), fmt.Sprintf(" %s=%d ", key, n)); said != (n > 0) {
+				t.Errorf("%+v: want %s=%d: %s", c.dropped, key, n, out.String())
+			}
 		}
 	}
 }

@@ -290,8 +290,12 @@ func (b *Backend) ServesLoopback() bool {
 }
 
 // LeaveFlows stops the deletion of flows until the next Apply, also by Close. Call it before another dataplane takes over and begins flows
-// to endpoints that this one does not know, such as a relay. No other method may be called until LeaveFlows returns.
-func (b *Backend) LeaveFlows() { b.cutter.Suspend() }
+// to endpoints that this one does not know, such as a relay. No other method may be called until LeaveFlows returns. It waits for a deletion of flows to
+// silent endpoints that has begun.
+func (b *Backend) LeaveFlows() {
+	b.cutter.Suspend()
+	b.ejector.Load().leaveFlows()
+}
 
 // Close releases the sockets. Programmed state stays.
 func (b *Backend) Close() error {

@@ -141,7 +141,7 @@ func (o *Settings) Divide(s *state.Service, refused func(Key) bool) *Division {
 		}
 	}
 	if len(d.Servers) > 0 {
-		d.Base = &state.Service{Name: s.Name, Ports: ports, HealthCheck: s.HealthCheck}
+		d.Base = s.WithPorts(ports)
 	}
 	slices.SortFunc(d.Servers, func(a, b Server) int { return a.Compare(b.Key) })
 	return d

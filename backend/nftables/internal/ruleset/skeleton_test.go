@@ -107,9 +107,8 @@ func TestGoldenResets(t *testing.T) {
 	for file, rules := range map[string]resetRules{goldenResets: {gone: true}, goldenDrains: {gone: true, drains: true}} {
 		checkGolden(t, file, func(b *nft.Batch) {
 			for _, f := range families {
-				r := NewResets(0)
-				r.rules = rules
-				r.plan(noon).writeTable(b, f)
+				t := resetPlan(f, rules)
+				t.write(b, 0)
 			}
 		})
 	}
