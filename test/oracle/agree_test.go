@@ -243,7 +243,8 @@ func (r *run) ask() error {
 }
 
 func sameAnswer(a, b probe.Answer) bool {
-	return a.Outcome == b.Outcome && a.Affinity == b.Affinity && a.Balance == b.Balance && slices.Equal(a.Choices, b.Choices)
+	return a.Outcome == b.Outcome && a.Affinity == b.Affinity && a.Balance == b.Balance && a.Ejection == b.Ejection && a.DrainSeconds == b.DrainSeconds &&
+		a.Ping == b.Ping && slices.Equal(a.Choices, b.Choices)
 }
 
 // compareHealth compares the health check records of all services.
@@ -270,12 +271,12 @@ func compareHealth(w *oracle.World, seen *refdataplane.State) error {
 	return nil
 }
 
-// compareServing compares the endpoints that may keep the UDP flows that they have.
+// compareServing compares the endpoints that may keep the UDP flows that they have, and the TCP connections of ports with a deadline.
 func compareServing(w *oracle.World, seen *refdataplane.State) error {
 	for name, rec := range seen.Services {
 		for i := range rec.Ports {
 			p := &rec.Ports[i]
-			if p.Protocol != state.UDP {
+			if p.Protocol != state.UDP && p.DrainSeconds == 0 {
 				if len(p.Lingering) > 0 {
 					return fmt.Errorf("%v: lingering endpoints of a %v port: %v", name, p.Protocol, p.Lingering)
 				}

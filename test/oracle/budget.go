@@ -12,7 +12,7 @@ import (
 // Budgets bound how many entries a service, the services of a namespace, and all services may have. 0 stands for no bound.
 //
 // An entry is a source that a frontend admits, or an endpoint behind it. A frontend counts as five, and a port as five more, in each family. Where a
-// slice of a port gives a weight, endpoints count as two.
+// slice of a port gives a weight, endpoints count as two. An address that answers echo requests counts as one more for each port, and its sources as two.
 type Budgets struct{ Service, Namespace, Node int64 }
 
 // portPart is one port of a service in one family.
@@ -76,8 +76,15 @@ func (w *World) portPart(s *model.Service, index int, f state.Family) (p portPar
 			}
 			known = append(known, addr)
 			frontends++
+			answers := answersPing(s)
+			if answers {
+				p.frontends++
+			}
 			if isLoadBalancer {
 				p.frontends += w.sourcesOf(s, f)
+				if answers {
+					p.frontends += w.sourcesOf(s, f)
+				}
 			}
 		}
 	}

@@ -74,7 +74,10 @@ func (w *World) Ask(p probe.Packet) probe.Answer {
 		return probe.Answer{Outcome: probe.Drop}
 	}
 
-	answer := probe.Answer{Outcome: probe.Forward, Balance: balanceOf(c.service)}
+	answer := probe.Answer{Outcome: probe.Forward, Balance: balanceOf(c.service), Ping: c.kind != state.NodePort && answersPing(c.service)}
+	if p.Protocol == state.TCP {
+		answer.Ejection, answer.DrainSeconds = annotation(c.service, "eject") == "true", drainOf(c.service)
+	}
 	if c.service.Affinity > 0 {
 		answer.Affinity = probe.ServicePort(c.service.Name, c.port.Name, c.port.Protocol, state.FamilyOf(p.Dst.Addr()))
 	}

@@ -39,7 +39,10 @@ func (s *State) Trace(p probe.Packet) probe.Answer {
 	}
 	switch route.Verdict {
 	case state.Forward:
-		a := probe.Answer{Outcome: probe.Forward, Balance: port.Balance, Choices: choices(route.Endpoints, p, masquerades(traffic.Masquerade, p.From))}
+		a := probe.Answer{
+			Outcome: probe.Forward, Balance: port.Balance, Choices: choices(route.Endpoints, p, masquerades(traffic.Masquerade, p.From)),
+			Ejection: port.Ejection, DrainSeconds: port.DrainSeconds, Ping: frontend.Ping,
+		}
 		if port.Affinity > 0 {
 			a.Affinity = probe.ServicePort(name, port.Name, port.Protocol, port.Family)
 		}
