@@ -132,6 +132,10 @@ var situations = map[string]func(*oracle.World, probe.Packet, probe.Answer) bool
 	},
 	"hash of the client":     func(_ *oracle.World, _ probe.Packet, a probe.Answer) bool { return a.Balance == state.HashClient },
 	"hash of the connection": func(_ *oracle.World, _ probe.Packet, a probe.Answer) bool { return a.Balance == state.HashConnection },
+	"least connections":      func(_ *oracle.World, _ probe.Packet, a probe.Answer) bool { return a.Balance == state.LeastConnections },
+	"ejection":               func(_ *oracle.World, _ probe.Packet, a probe.Answer) bool { return a.Ejection },
+	"deadline":               func(_ *oracle.World, _ probe.Packet, a probe.Answer) bool { return a.DrainSeconds > 0 },
+	"ping":                   func(_ *oracle.World, _ probe.Packet, a probe.Answer) bool { return a.Ping },
 	"zone hints used": func(w *oracle.World, p probe.Packet, a probe.Answer) bool {
 		return forwardsElse(w, p, a, func(ep *model.Endpoint) { ep.ZoneHints = nil })
 	},
