@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// lonePods is how many servers have a pod of their own, so that one of them can be silent. Their numbers follow those of the other servers.
+	// lonePods is how many servers have a pod of their own, so that one of them can be silent. Their numbers follow the numbers of the other servers.
 	lonePods = 3
 	// stuckClients is how many clients connect at once. All of them reach an endpoint that answers once in a million times with one of three silent.
 	stuckClients = 40

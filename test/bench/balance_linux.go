@@ -36,7 +36,7 @@ type balanceCase struct {
 
 // packets are what clients send to the frontend.
 type packets struct {
-	// flags are those of TCP. 0 stands for datagrams of UDP.
+	// flags are the flags of TCP. 0 stands for datagrams of UDP.
 	flags byte
 	// manyHosts has each connection come from another client. repeated has all packets belong to one connection.
 	manyHosts, repeated bool
