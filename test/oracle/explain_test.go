@@ -82,7 +82,7 @@ func explainSlice(t *testing.T, from, to uint64, total *tallyOfReasons) {
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			for seed := next.Add(1) - 1; seed < to && failed.Load() < enoughTrouble; seed = next.Add(1) - 1 {
-				r := newRun(seed)
+				r := newRun(seed, false)
 				seen := &tallyOfReasons{}
 				rng := rand.New(rand.NewPCG(seed, 2))
 				r.asks = func() error { return seen.ask(r, rng) }

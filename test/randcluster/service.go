@@ -211,6 +211,12 @@ var annotations = []struct {
 	{model.PingAnnotation, []string{"true", "true", "false", "True"}},
 }
 
+// ranges are values of the annotation about ranges of ports. Some are bad. The name http may be taken by a port.
+var ranges = []string{"rtp=7000-7009/UDP", "rtp=7000-7009/UDP", "rtp=7000-7009", "http=7000-7009/TCP", "rtp=7009-7000/UDP", "rtp=07000-7009/UDP"}
+
+// inRanges is a port in the ranges, and atEnds are their ends and the ports next to them.
+var inRanges, atEnds = uint16(7004), []uint16{6999, 7000, 7009, 7010}
+
 // drawAnnotations draws annotations, each of them none half of the time.
 func (h *History) drawAnnotations(s *model.Service) {
 	s.Annotations = nil
@@ -218,6 +224,9 @@ func (h *History) drawAnnotations(s *model.Service) {
 		if h.chance(0.5) {
 			s.Annotations = append(s.Annotations, model.Annotation{Name: a.name, Value: pick(h, a.values)})
 		}
+	}
+	if h.opts.Ranges && h.chance(0.5) {
+		s.Annotations = append(s.Annotations, model.Annotation{Name: model.PortRangesAnnotation, Value: pick(h, ranges)})
 	}
 }
 
