@@ -70,7 +70,7 @@ func (m *measurement) stuck(ctx context.Context, n *node) error {
 	return nil
 }
 
-// eject programs the service with some lone servers and ejection. What was found out about them before is forgotten.
+// eject programs the service with some lone servers and ejection. The dataplane forgets its earlier findings about them.
 func (n *node) eject(ctx context.Context, servers int) error {
 	var part slicePart
 	for i := range servers {

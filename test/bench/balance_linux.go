@@ -236,7 +236,7 @@ func threadTime() (time.Duration, error) {
 	return time.Duration(t.Nano()), os.NewSyscallError("clock_gettime", err)
 }
 
-// changeShares measures changes of one weight in class 256, and of one endpoint in a table of hashes with 4,093 slots, on a node with other Services.
+// changeShares measures changes of one weight in class 256, and of one endpoint in a table of hashes with 4,093 slots. The node has other Services.
 func changeShares(ctx context.Context, f figures) (err error) {
 	const others = 1000
 	f.services = others

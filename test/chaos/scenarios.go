@@ -32,7 +32,7 @@ var scenarios = []scenario{
 		feed: fromAPIServer, switches: true, background: 100, run: switchModes,
 	},
 	{
-		name: "balance", about: "Weights of EndpointSlices change, also to 0, and Services go from hashes to random draws, to hashes of connections, to least connections and back, while endpoints come and go. Half of the connections to another Service must be refused. Large changes are applied in parts, so a change counts 500 ms after its mark.",
+		name: "balance", about: "Weights of EndpointSlices change, also to 0. Services go from hashes to random draws, to hashes of connections, to least connections and back. Endpoints come and go. Half of the connections to another Service must be refused. Large changes are applied in parts, so a change counts 500 ms after its mark.",
 		feed: fromStore, slack: 500 * time.Millisecond, run: shares,
 	},
 	{

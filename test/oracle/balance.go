@@ -66,8 +66,8 @@ func balanceOf(s *model.Service) state.Balance {
 // answersPing: the addresses of a service answer echo requests if the annotation says so, and nothing else than "true" does.
 func answersPing(s *model.Service) bool { return annotation(s, "ping") == "true" }
 
-// pings reports whether a service that answers echo requests has a port at p's destination address, and whether one of these ports forwards connections of
-// the client.
+// pings reports whether a service that answers echo requests has a port at p's destination address. answers is set if one of these ports forwards
+// connections of the client.
 func (w *World) pings(p probe.Packet) (has, answers bool) {
 	for _, s := range w.Services {
 		for _, port := range s.Ports {
