@@ -370,7 +370,7 @@ proof: ## Inject faults into Switchyard under load; writes docs/proof.md (SCALE=
 	@$(GO) run ./test/cmd/proof -dataplane $(DATAPLANE) -scale $(SCALE) -out $(PROOF_PAGE) \
 		$$(if [ -e .cache/proof-upstream.json ]; then echo -beside .cache/proof-upstream.json; fi)
 
-balance: ## Compare where 20,000 connections go in each mode with weights, refused shares and hashes (2 minutes; MODES=nftables,ebpf; root, or user namespaces)
+balance: ## Compare where 20,000 connections go in each mode with weights, refused shares and hashes, and time clients of silent endpoints (3 minutes; MODES=nftables,ebpf; root, or user namespaces)
 	@$(GO) run ./test/cmd/balance -modes "$(MODES)"
 
 soak: ## Change a cluster at random for MINUTES=20 under load, and look at memory, open files and the end state

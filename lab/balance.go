@@ -42,6 +42,14 @@ func (c *call) balance(world *oracle.World, can state.Features) {
 	c.hashed = can&state.Balances != 0 && c.service.Affinity < time.Second && c.service.Annotation(model.BalanceAnnotation) == "hash"
 }
 
+// meets fills in which endpoints of the call are silent, of all silent addresses, if its Service ejects them.
+func (c *call) meets(silent map[netip.Addr]bool) {
+	isSilent := func(e probe.Choice) bool { return silent[e.Endpoint.Addr()] }
+	if c.packet.Protocol == state.TCP && c.service.Annotation(model.EjectAnnotation) == "true" && slices.ContainsFunc(c.expect.Choices, isSilent) {
+		c.silent = silent
+	}
+}
+
 // weightsOf returns the weights of the endpoints of a call, and whether any slice of the Service has one.
 func weightsOf(world *oracle.World, c *call) (weights map[netip.AddrPort]float64, weighted bool) {
 	weights = map[netip.AddrPort]float64{}
@@ -83,6 +91,9 @@ func (c *call) inRound() int {
 
 // isDue reports whether so many connections must reach an endpoint.
 func (c *call) isDue(endpoint netip.AddrPort, connections int) bool {
+	if c.silent[endpoint.Addr()] {
+		return false
+	}
 	share, ok := c.shares[endpoint]
 	return !ok || share*float64(connections) >= sure
 }

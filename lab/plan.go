@@ -23,6 +23,8 @@ type call struct {
 	// address chooses the endpoint.
 	shares map[netip.AddrPort]float64
 	hashed bool
+	// silent are endpoints that answer nothing, and get no connections once they are ejected. It is nil if the Service does not eject endpoints.
+	silent map[netip.Addr]bool
 	// relayed is set if endpoints see the node's address in any case.
 	relayed bool
 }

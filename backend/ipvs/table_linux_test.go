@@ -75,12 +75,14 @@ func TestRulesChange(t *testing.T) {
 	}
 }
 
-// TestPingTable: the set and the rule for echo requests come with the first Service that asks, and go with no change of other rules. A table that an
-// earlier process has left with them is taken over.
+// TestPingTable: the sets and the rules for echo requests come with the first Service that asks, and go with no change of other rules. A Service without
+// endpoints drops echo requests. A table that an earlier process has left with them is taken over.
 func TestPingTable(t *testing.T) {
 	n := newNode(t, Options{})
 	plain, pinged := web("web", "10.96.0.10:80/TCP", "10.244.0.1:8080"), web("web", "10.96.0.10:80/TCP", "10.244.0.1:8080")
 	pinged.Ports[0].Frontends[0].Ping = true
+	lonely := web("web", "10.96.0.10:80/TCP", "")
+	lonely.Ports[0].Frontends[0].Ping = true
 	list := func() (s string) {
 		n.must(n.ns.Do(func() error {
 			conn, err := nft.Dial()
@@ -92,11 +94,14 @@ func TestPingTable(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			var elems []nft.Elem
+			var answer, drop []nft.Elem
 			if plan.AnswersPing(sk.Sets()) {
-				elems, err = conn.Elems(plan.TableOf(state.IPv4), "ping-ips")
+				if answer, err = conn.Elems(plan.TableOf(state.IPv4), "ping-ips"); err == nil {
+					drop, err = conn.Elems(plan.TableOf(state.IPv4), "ping-drop-ips")
+				}
 			}
-			s = fmt.Sprint(len(sk.Rules("services")), " rules, ", len(elems), " addresses, set: ", plan.AnswersPing(sk.Sets()))
+			s = fmt.Sprintf("%d and %d rules, %d and %d addresses, set: %v",
+				len(sk.Rules("services")), len(sk.Rules("unserved")), len(answer), len(drop), plan.AnswersPing(sk.Sets()))
 			return err
 		}))
 		return s
@@ -105,12 +110,13 @@ func TestPingTable(t *testing.T) {
 		do   func()
 		want string
 	}{
-		{func() { n.full(plain) }, "5 rules, 0 addresses, set: false"},
-		{func() { n.update(pinged) }, "6 rules, 1 addresses, set: true"},
-		{func() { n.update(plain) }, "6 rules, 0 addresses, set: true"},
-		{func() { n.update(pinged) }, "6 rules, 1 addresses, set: true"},
-		{func() { n.restart(); n.full(pinged) }, "6 rules, 1 addresses, set: true"},
-		{func() { n.restart(); n.full(plain) }, "6 rules, 0 addresses, set: true"},
+		{func() { n.full(plain) }, "5 and 2 rules, 0 and 0 addresses, set: false"},
+		{func() { n.update(pinged) }, "6 and 3 rules, 1 and 1 addresses, set: true"},
+		{func() { n.update(plain) }, "6 and 3 rules, 0 and 0 addresses, set: true"},
+		{func() { n.update(pinged) }, "6 and 3 rules, 1 and 1 addresses, set: true"},
+		{func() { n.update(lonely) }, "6 and 3 rules, 0 and 1 addresses, set: true"},
+		{func() { n.restart(); n.full(pinged) }, "6 and 3 rules, 1 and 1 addresses, set: true"},
+		{func() { n.restart(); n.full(plain) }, "6 and 3 rules, 0 and 0 addresses, set: true"},
 	} {
 		step.do()
 		if got := list(); got != step.want {

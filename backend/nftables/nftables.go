@@ -270,7 +270,7 @@ func (b *Backend) Reconfigure(o Options) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	o.Logger, o.Locked, o.TakeOver, o.Program, o.OnFlowsCut = b.o.Logger, b.o.Locked, b.o.TakeOver, b.o.Program, b.o.OnFlowsCut
-	o.OnGone, o.OnResets, o.Elsewhere, o.Scheduled = b.o.OnGone, b.o.OnResets, b.o.Elsewhere, b.o.Scheduled
+	o.OnGone, o.OnResets, o.Elsewhere, o.Scheduled, o.Schedules = b.o.OnGone, b.o.OnResets, b.o.Elsewhere, b.o.Scheduled, b.o.Schedules
 	o.OnProbe, o.OnEjections = b.o.OnProbe, b.o.OnEjections
 	b.o, b.detector, b.known = o, o.LocalDetector, false
 	if e := b.ejector.Load(); e != nil {

@@ -40,7 +40,7 @@ const (
 // nothing but what the feed handed out, about the same packets.
 func TestAgreement(t *testing.T) {
 	if *oneSeed >= 0 {
-		r := newRun(uint64(*oneSeed))
+		r := newRun(uint64(*oneSeed), true)
 		r.all, r.log = true, t.Logf
 		if err := r.play(t.Context()); err != nil {
 			t.Fatal(err)
@@ -61,7 +61,7 @@ func TestAgreement(t *testing.T) {
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			for seed := next.Add(1) - 1; seed < histories && failed.Load() < enoughTrouble; seed = next.Add(1) - 1 {
-				r := newRun(seed)
+				r := newRun(seed, true)
 				if err := r.play(t.Context()); err != nil {
 					failed.Add(1)
 					t.Error(err)
@@ -102,7 +102,8 @@ type run struct {
 	byOutcome [probe.Drop + 1]uint64
 }
 
-func newRun(seed uint64) *run {
+// newRun begins a history. Some histories have ranges of ports, if those may have some.
+func newRun(seed uint64, ranges bool) *run {
 	r := &run{seed: seed, rng: rand.New(rand.NewPCG(seed, 1))}
 	r.opts = randcluster.Options{
 		NodeName:      "node-a",
@@ -127,6 +128,7 @@ func newRun(seed uint64) *run {
 		}
 	}
 	r.opts.Annotations = seed%2 == 1
+	r.opts.Ranges = ranges && seed%4 == 1
 	r.history = randcluster.New(seed, r.opts)
 	r.store = store.New(store.Options{Brain: brain.Config{
 		NodeName:          r.opts.NodeName,
@@ -243,7 +245,8 @@ func (r *run) ask() error {
 }
 
 func sameAnswer(a, b probe.Answer) bool {
-	return a.Outcome == b.Outcome && a.Affinity == b.Affinity && a.Balance == b.Balance && slices.Equal(a.Choices, b.Choices)
+	return a.Outcome == b.Outcome && a.Affinity == b.Affinity && a.Balance == b.Balance && a.Ejection == b.Ejection && a.DrainSeconds == b.DrainSeconds &&
+		a.Ping == b.Ping && slices.Equal(a.Choices, b.Choices)
 }
 
 // compareHealth compares the health check records of all services.
@@ -270,12 +273,12 @@ func compareHealth(w *oracle.World, seen *refdataplane.State) error {
 	return nil
 }
 
-// compareServing compares the endpoints that may keep the UDP flows that they have.
+// compareServing compares the endpoints that may keep the UDP flows that they have, and the TCP connections of ports with a deadline.
 func compareServing(w *oracle.World, seen *refdataplane.State) error {
 	for name, rec := range seen.Services {
 		for i := range rec.Ports {
 			p := &rec.Ports[i]
-			if p.Protocol != state.UDP {
+			if p.Protocol != state.UDP && p.DrainSeconds == 0 {
 				if len(p.Lingering) > 0 {
 					return fmt.Errorf("%v: lingering endpoints of a %v port: %v", name, p.Protocol, p.Lingering)
 				}

@@ -154,7 +154,7 @@ func (w *World) HealthCheckPort(name state.ServiceName) uint16 {
 				break
 			}
 			for _, part := range w.routed(s, f) {
-				if part.hasNodePort && is(s.Ports[part.index]) {
+				if part.hasNodePort && is(part.port) {
 					return 0
 				}
 			}
@@ -178,7 +178,11 @@ func (w *World) LocalReady(name state.ServiceName, f state.Family) int {
 			if part.refuses {
 				continue
 			}
-			for _, ep := range takers(w.endpointsOf(s, s.Ports[part.index], f)) {
+			eps := w.endpointsOf(s, part.port, f)
+			if part.last > 0 {
+				eps = w.endpointsOfRange(s, 0, f)
+			}
+			for _, ep := range takers(eps) {
 				if ep.Ready && ep.NodeName == w.NodeName {
 					addrs[ep.Addr] = true
 				}
@@ -197,10 +201,14 @@ func (w *World) Serving(name state.ServiceName, port string, proto state.Protoco
 			continue
 		}
 		for _, part := range w.routed(s, f) {
-			if p := s.Ports[part.index]; part.refuses || p.Name != port || p.Protocol != proto {
+			if part.refuses || part.port.Name != port || part.port.Protocol != proto {
 				continue
 			}
-			for _, ep := range w.endpointsOf(s, model.ServicePort{Name: port, Protocol: proto}, f) {
+			eps := w.endpointsOf(s, part.port, f)
+			if part.last > 0 { // at the port of each connection
+				eps = w.endpointsOfRange(s, 0, f)
+			}
+			for _, ep := range eps {
 				if ep.Serving {
 					serving = append(serving, ep.at)
 				}

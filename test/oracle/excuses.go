@@ -136,8 +136,13 @@ type Rules struct {
 	Terminating bool
 	// Restricted is set if not everybody may connect.
 	Restricted bool
-	// Balance is the value of the annotation that asks for a hash, also where session affinity wins over it. It is empty without a valid one.
+	// Balance is the value of the annotation that asks for something other than random draws, also where session affinity wins over it. It is empty without
+	// a valid one.
 	Balance string
+	// DrainSeconds is the deadline of connections, also where there are none. 0 is none.
+	DrainSeconds uint32
+	// Ping is set if the address would answer echo requests if its ports forwarded connections, and Answers if it answers the client.
+	Ping, Answers bool
 	// SlicesWithout are the slices of the service without the port that has the packet, each with the reason.
 	SlicesWithout map[string]string
 	// Twins is how many endpoints do not count because another one has the same address and port.
@@ -166,7 +171,11 @@ func (w *World) Rules(p probe.Packet) (r Rules, ok bool) {
 		r.Policy = "Local"
 	}
 	r.Restricted = c.kind == state.LoadBalancer && w.sourcesOf(c.service, family) > 0
-	r.Balance = hashOf(c.service)
+	r.Balance = drawsOf(c.service)
+	if p.Protocol == state.TCP {
+		r.DrainSeconds = drainOf(c.service)
+	}
+	r.Ping, r.Answers = w.pings(p)
 	r.SlicesWithout = w.slicesWithout(c, family)
 	if c.refuses {
 		return r, true

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/diagnosis"
@@ -63,7 +64,8 @@ func TestExplanationsAgree(t *testing.T) {
 // everyReason must come up.
 var everyReason = []string{
 	string(brain.OtherFamily), string(brain.Special), string(brain.NoRoom), string(brain.NotReady), string(brain.Terminating), string(brain.NotServing),
-	string(brain.OtherNode), string(brain.HintedElsewhere), string(brain.Duplicate), string(brain.NoWeight), "balance hash", "balance hash-connection",
+	string(brain.OtherNode), string(brain.HintedElsewhere), string(brain.Duplicate), string(brain.NoWeight), "balance hash", "balance hash-connection", "balance least-connections",
+	"ejection", "deadline", "ping answered true", "ping answered false",
 	"slice " + oracle.Headless, "slice " + oracle.OtherProxy, "slice " + oracle.OtherFamily, "slice " + oracle.NoSuchPort,
 	"node hints Used", "node hints NoneForHere", "zone hints Used", "zone hints SomeUnhinted", "zone hints NoneForHere",
 	"policy Local", "policy Cluster", "all terminating", "source ranges", "client not in source ranges", "lost to another Service",
@@ -80,7 +82,7 @@ func explainSlice(t *testing.T, from, to uint64, total *tallyOfReasons) {
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			for seed := next.Add(1) - 1; seed < to && failed.Load() < enoughTrouble; seed = next.Add(1) - 1 {
-				r := newRun(seed)
+				r := newRun(seed, false)
 				seen := &tallyOfReasons{}
 				rng := rand.New(rand.NewPCG(seed, 2))
 				r.asks = func() error { return seen.ask(r, rng) }
@@ -358,6 +360,21 @@ func (n *tallyOfReasons) compareRules(got *explain.Answer, want probe.Answer, ru
 	}
 	if rules.Balance != "" && want.Outcome == probe.Forward {
 		note(model.BalanceAnnotation, rules.Balance, "balance "+rules.Balance)
+	}
+	if want.Ejection {
+		note(model.EjectAnnotation, "true", "ejection")
+	}
+	if rules.DrainSeconds > 0 {
+		note(model.DrainAnnotation, (time.Duration(rules.DrainSeconds) * time.Second).String(), "deadline")
+	}
+	if rules.Ping {
+		note(model.PingAnnotation, "true", fmt.Sprintf("ping answered %t", rules.Answers))
+	}
+	isPing := func(p explain.Policy) bool {
+		return p.Name == model.PingAnnotation && strings.Contains(p.Text, "no answer") == rules.Answers
+	}
+	if slices.ContainsFunc(got.Policies, isPing) {
+		return fmt.Errorf("the address answers echo requests: %t, and it says otherwise", rules.Answers)
 	}
 	if !maps.Equal(has, should) {
 		return fmt.Errorf("policies %v, want %v", has, should)

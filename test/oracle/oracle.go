@@ -52,6 +52,9 @@ func (w *World) Ask(p probe.Packet) probe.Answer {
 		c, ok = w.nodePortClaim(p)
 	}
 	if !ok {
+		c, ok = w.rangeClaim(p)
+	}
+	if !ok {
 		return probe.Answer{Outcome: w.stray(p.Dst.Addr())}
 	}
 	if c.kind == state.LoadBalancer && !w.sourceAllowed(c.service, p) {
@@ -60,7 +63,7 @@ func (w *World) Ask(p probe.Packet) probe.Answer {
 
 	var eps []endpoint
 	if !c.refuses {
-		eps = takers(w.endpointsOf(c.service, c.port, state.FamilyOf(p.Dst.Addr())))
+		eps = takers(w.endpointsAt(c, state.FamilyOf(p.Dst.Addr())))
 	}
 	cluster := w.clusterEndpoints(eps)
 	if len(cluster) == 0 {
@@ -74,7 +77,10 @@ func (w *World) Ask(p probe.Packet) probe.Answer {
 		return probe.Answer{Outcome: probe.Drop}
 	}
 
-	answer := probe.Answer{Outcome: probe.Forward, Balance: balanceOf(c.service)}
+	answer := probe.Answer{Outcome: probe.Forward, Balance: balanceOf(c.service), Ping: c.kind != state.NodePort && answersPing(c.service)}
+	if p.Protocol == state.TCP {
+		answer.Ejection, answer.DrainSeconds = annotation(c.service, "eject") == "true", drainOf(c.service)
+	}
 	if c.service.Affinity > 0 {
 		answer.Affinity = probe.ServicePort(c.service.Name, c.port.Name, c.port.Protocol, state.FamilyOf(p.Dst.Addr()))
 	}

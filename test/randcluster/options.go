@@ -27,9 +27,11 @@ type Options struct {
 	// Admissible makes only objects that a real API server admits, and no two services that want the same address. The pools
 	// must have six ClusterIPs of each family, in ServiceCIDRs, and 24 NodePorts, from 30000 to 31999.
 	Admissible bool
-	// Annotations gives slices weights, and services ways to balance connections. Some have values that count as absent. No other proxy knows these
-	// annotations.
+	// Annotations gives slices weights, and services ways to balance connections, ejection, deadlines and answers to echo requests. Some have values that
+	// count as absent. No other proxy knows these annotations.
 	Annotations bool
+	// Ranges gives services ranges of ports, too, if Annotations is set. All of them have the same ports.
+	Ranges bool
 	// ClusterIPs are given to services, to several at once where the dice report it.
 	ClusterIPs []netip.Addr
 	// LoadBalancerIPs and ExternalIPs are shared between services. The default for ExternalIPs has load balancer IPs, a

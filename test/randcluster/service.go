@@ -30,7 +30,7 @@ func (h *History) newService() *model.Service {
 	}
 	h.drawCreated(s)
 	if h.opts.Annotations {
-		h.drawBalance(s)
+		h.drawAnnotations(s)
 	}
 	h.admit(s)
 	return s
@@ -52,7 +52,7 @@ func (h *History) tweakService() {
 	s := cloneService(pick(h, all))
 	parts := serviceParts
 	if h.opts.Annotations {
-		parts = append(slices.Clone(parts), (*History).drawBalance, (*History).drawBalance)
+		parts = append(slices.Clone(parts), (*History).drawAnnotations, (*History).drawAnnotations)
 	}
 	pick(h, parts)(h, s)
 	h.admit(s)
@@ -200,12 +200,33 @@ func (h *History) drawProxyName(s *model.Service) {
 	}
 }
 
-// drawBalance draws a way to balance connections, none half of the time.
-func (h *History) drawBalance(s *model.Service) {
+// annotations are those that services may have, in order, each with values. Some values are bad. The first of each comes up more often.
+var annotations = []struct {
+	name   string
+	values []string
+}{
+	{model.BalanceAnnotation, []string{"hash", "hash", "hash-connection", "hash-connection", "least-connections", "random", "Hash"}},
+	{model.DrainAnnotation, []string{"30s", "30s", "1h", "24h", "0s", "90m", "1500ms", "25h", "-1s", "30"}},
+	{model.EjectAnnotation, []string{"true", "true", "false", "yes"}},
+	{model.PingAnnotation, []string{"true", "true", "false", "True"}},
+}
+
+// ranges are values of the annotation about ranges of ports. Some are bad. The name http may be taken by a port.
+var ranges = []string{"rtp=7000-7009/UDP", "rtp=7000-7009/UDP", "rtp=7000-7009", "http=7000-7009/TCP", "rtp=7009-7000/UDP", "rtp=07000-7009/UDP"}
+
+// inRanges is a port in the ranges, and atEnds are their ends and the ports next to them.
+var inRanges, atEnds = uint16(7004), []uint16{6999, 7000, 7009, 7010}
+
+// drawAnnotations draws annotations, each of them none half of the time.
+func (h *History) drawAnnotations(s *model.Service) {
 	s.Annotations = nil
-	if h.chance(0.5) {
-		value := pick(h, []string{"random", "hash", "hash", "hash-connection", "hash-connection", "Hash"})
-		s.Annotations = []model.Annotation{{Name: model.BalanceAnnotation, Value: value}}
+	for _, a := range annotations {
+		if h.chance(0.5) {
+			s.Annotations = append(s.Annotations, model.Annotation{Name: a.name, Value: pick(h, a.values)})
+		}
+	}
+	if h.opts.Ranges && h.chance(0.5) {
+		s.Annotations = append(s.Annotations, model.Annotation{Name: model.PortRangesAnnotation, Value: pick(h, ranges)})
 	}
 }
 

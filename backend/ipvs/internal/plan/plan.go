@@ -232,15 +232,6 @@ func Served(d, other *Division) *state.Service {
 	return s
 }
 
-// EachClusterIP calls each with the cluster IPs of a record, once for each port.
-func EachClusterIP(s *state.Service, each func(netip.Addr)) {
-	for _, f := range s.Frontends() {
-		if f.Kind == state.ClusterIP {
-			each(f.Addr)
-		}
-	}
-}
-
 // EachUDP calls each with the frontends of a record that virtual servers of UDP could have.
 func EachUDP(s *state.Service, each func(Key)) {
 	for p, f := range s.Frontends() {
