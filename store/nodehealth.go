@@ -162,6 +162,21 @@ func (h *nodeHealth) marked(s *model.EndpointSlice) *model.EndpointSlice {
 	return &m
 }
 
+// unreadyOf returns the Nodes with endpoints of some slices that come last, nil if there are none.
+func (h *nodeHealth) unreadyOf(list []*model.EndpointSlice) (nodes map[string]NodeCondition) {
+	for _, s := range list {
+		for i := range s.Endpoints {
+			if e := &s.Endpoints[i]; e.NodeUnready {
+				if nodes == nil {
+					nodes = make(map[string]NodeCondition)
+				}
+				nodes[e.NodeName] = h.notReady[e.NodeName]
+			}
+		}
+	}
+	return nodes
+}
+
 func (h *nodeHealth) isLast(node string) bool {
 	if len(h.last) == 0 {
 		return false

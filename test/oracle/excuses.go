@@ -182,6 +182,7 @@ func (w *World) Rules(p probe.Packet) (r Rules, ok bool) {
 	if w.usesLocal(c, p) {
 		return r, true
 	}
+	ready = w.firstOnes(ready)
 	r.NodeHints = useOfHints(ready, w.NodeName, func(ep endpoint) []string { return ep.NodeHints })
 	if r.NodeHints != HintsUsed {
 		r.ZoneHints = useOfHints(ready, w.zone(), func(ep endpoint) []string { return ep.ZoneHints })
