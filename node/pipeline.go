@@ -75,13 +75,14 @@ type origin struct {
 	refresh   time.Duration
 	proxyName string
 	names     bool
+	health    bool // of all Nodes
 }
 
 func (n *Node) originOf(c *config.Config) (o origin, err error) {
 	if n.o.States != nil {
 		return origin{}, nil
 	}
-	o = origin{api: c.ClientConnection, refresh: c.ConfigSyncPeriod.Duration, proxyName: c.ServiceProxyName, names: c.API.Names && len(c.API.Listen) > 0}
+	o = origin{api: c.ClientConnection, refresh: c.ConfigSyncPeriod.Duration, proxyName: c.ServiceProxyName, names: c.API.Names && len(c.API.Listen) > 0, health: c.NodeHealth.Enabled}
 	if n.o.Role != Relay {
 		o.node, err = Name(c)
 	}
@@ -109,6 +110,9 @@ func BrainConfig(c *config.Config, node string) brain.Config {
 		ExternalIPs: services.AllowedExternalIPs, NodeExternalIPs: services.NodeExternalIPs,
 		IgnoreExternalIPs: !c.Gate(config.GateExternalIPs), MaxEntries: services.MaxEntries, MaxFrontends: services.MaxFrontends(),
 		Ping: c.Ping, Ejection: c.Ejection.Enabled, AcceptAnnotationsOf: c.AcceptAnnotationsOf,
+		NodeHealth: brain.NodeHealth{
+			Enabled: c.NodeHealth.Enabled, NotReadyAfter: c.NodeHealth.NotReadyAfter.Duration, IgnoreAbove: int(c.NodeHealth.IgnoreAbovePercent),
+		},
 	}
 }
 
@@ -218,7 +222,7 @@ func (n *Node) addCluster(p *pipeline, c *config.Config) {
 	p.serve.InstanceID = instance
 	p.serve.Feed = func(node string) (state.Feed, error) { return states.Node(node), nil }
 	p.serve.Register = func(r grpc.ServiceRegistrar) {
-		clusterserver.Register(r, clusterserver.Options{Feed: objects, InstanceID: instance, OnFollow: n.audience.relayFollows})
+		clusterserver.Register(r, clusterserver.Options{Feed: objects, InstanceID: instance, NodeHealth: c.NodeHealth.Enabled, OnFollow: n.audience.relayFollows})
 	}
 }
 

@@ -11,6 +11,9 @@ import (
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
 )
 
+// NodeHealthHeader is in the header of Follow if the Nodes there have their health. Relays of earlier versions have no health of Nodes.
+const NodeHealthHeader = "node-health"
+
 // Object returns the message of an object, empty for an unknown kind.
 func Object(o model.Object) *clusterv1.Object {
 	switch o := o.(type) {

@@ -1,6 +1,6 @@
 // Package kube is the source of cluster objects that watches a Kubernetes API server.
 //
-// It delivers Services, EndpointSlices, ServiceCIDRs, this Node and the namespaces that have opted out of the proxy by
+// It delivers Services, EndpointSlices, ServiceCIDRs, this Node (or the health of all Nodes) and the namespaces that have opted out of the proxy by
 // the label networking.k8s.io/kube-proxy=disabled. It watches Services and EndpointSlices by one request each for the
 // whole cluster. The field selectors leave out the namespaces that have the label when the watch begins. When another
 // namespace gets the label, its objects are dropped without a request. When a namespace loses the label, only that
@@ -48,10 +48,13 @@ type Options struct {
 	// Renew is called every 5 seconds. It returns a new connection to the API server, or nil if nothing has changed. An
 	// error is logged, and changes nothing. Renew may be nil. See [Connection.Follow].
 	Renew func() (*rest.Config, error)
-	// NodeName is the name of this Node, the only one that is delivered. Required, unless AllNodes is set.
+	// NodeName is the name of this Node, the only one that is delivered unless NodeHealth is set. Required, unless AllNodes is set.
 	NodeName string
 	// AllNodes makes the source deliver all Nodes, for a relay that serves them. NodeEligible then says nothing.
 	AllNodes bool
+	// NodeHealth makes the source watch all Nodes and deliver their health. Of other Nodes than NodeName, it delivers the name and the health only.
+	// Without it, no Node has a health.
+	NodeHealth bool
 	// Await are fields that the Node must have before the source is complete, so that nothing is published without them.
 	Await Await
 	// ServiceProxyName makes the source deliver exactly the Services whose label
