@@ -57,6 +57,8 @@ type pipeline struct {
 	// problems and limited are about single services.
 	problems func() []error
 	limited  func() map[store.Reason]int
+	// nodeHealth is what is known about the health of Nodes.
+	nodeHealth func() store.NodeHealth
 	// ready is closed once there is a first state. It is nil where states are made elsewhere.
 	ready chan struct{}
 	// reconfigure makes what comes after the source go by another configuration.
@@ -194,6 +196,7 @@ func (n *Node) addStore(p *pipeline, c *config.Config) {
 	p.own = newOwnAddresses(p.source, n.o.Role, s.SetOwn, n.log)
 	p.nodeIPs = &nodeIPs{Sink: s.Source("objects"), name: p.origin.node, config: c, fault: n.nodeIPFault}
 	p.store, p.feed, p.sink, p.problems, p.limited, p.close = s, s, p.nodeIPs, s.Problems, s.Limited, s.Close
+	p.nodeHealth = s.NodeHealth
 	p.latest = func() (state.Revision, int) {
 		snapshot := s.Snapshot()
 		return snapshot.Revision(), snapshot.Len()
@@ -212,6 +215,7 @@ func (n *Node) addCluster(p *pipeline, c *config.Config) {
 	p.own = newOwnAddresses(p.source, n.o.Role, states.SetOwn, n.log)
 	p.sink = objectlog.Tee(states.Source("objects"), objects.Source("objects"))
 	p.problems, p.limited = states.Problems, states.Limited
+	p.nodeHealth = states.NodeHealth
 	p.latest = func() (state.Revision, int) { return 0, 0 }
 	p.reconfigure = func(*config.Config) {} // see Node.sameWay
 	p.close = func() {
@@ -377,6 +381,7 @@ func (n *Node) followStates(c *config.Config) *pipeline {
 	}
 	p.problems = agreed.problems
 	p.limited = func() map[store.Reason]int { return nil }
+	p.nodeHealth = func() store.NodeHealth { return store.NodeHealth{} }
 	return p
 }
 
