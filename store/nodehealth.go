@@ -124,7 +124,7 @@ func missing(a, b map[string]struct{}) []string {
 	})
 }
 
-// count adds to the number of endpoints that a service has on each node: by times those of a slice.
+// count adds the endpoints of a slice to the numbers of endpoints that a service has on each node, by times.
 func (h *nodeHealth) count(svc *service, s *model.EndpointSlice, by int32) {
 	if h.on == nil {
 		return

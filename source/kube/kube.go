@@ -1,10 +1,12 @@
 // Package kube is the source of cluster objects that watches a Kubernetes API server.
 //
-// It delivers Services, EndpointSlices, ServiceCIDRs, this Node (or the health of all Nodes) and the namespaces that have opted out of the proxy by
+// It delivers Services, EndpointSlices, ServiceCIDRs, this Node and the namespaces that have opted out of the proxy by
 // the label networking.k8s.io/kube-proxy=disabled. It watches Services and EndpointSlices by one request each for the
 // whole cluster. The field selectors leave out the namespaces that have the label when the watch begins. When another
 // namespace gets the label, its objects are dropped without a request. When a namespace loses the label, only that
 // namespace is listed: docs/adr/0014-opt-out.md.
+//
+// With [Options.NodeHealth], it watches all Nodes, and also delivers the health of the others.
 //
 // Each arriving object becomes a value of package model. The source keeps only the name and the version of each object.
 // After a lost connection, these show which objects are deleted or changed.

@@ -20,7 +20,7 @@ func unready(name string) *corev1.Node {
 	return n
 }
 
-// TestNodeHealth delivers all of this Node, and the names and health of others, which have no part in whether this Node is eligible.
+// TestNodeHealth delivers all of this Node. Of each other Node, it delivers name and health. Another Node does not make this Node ineligible.
 func TestNodeHealth(t *testing.T) {
 	withHealth := func(o *Options) { o.NodeHealth = true }
 	story(t, func(t *testing.T, a *apiServer) {

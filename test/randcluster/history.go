@@ -174,9 +174,9 @@ func (h *History) newNode(pool *Node) *model.Node {
 	return n
 }
 
-// setHealth draws a node's health. A node becomes unready either long ago or just now, each time it does, so that it makes no difference whether
-// a sink learns of its recovery in between. A node whose kubelet falls silent still shuts down, if it did before: a sink has to remember that, so
-// that this is only drawn where the time has passed.
+// setHealth draws a node's health. Each time that a node becomes unready, it did so long ago, or does just now. So it makes no difference whether
+// a sink learns of its recovery in between. A sink has to remember a shutdown while the kubelet is silent. So only nodes that became unready long
+// ago are silent.
 func (h *History) setHealth(n *model.Node) {
 	long := slices.IndexFunc(h.opts.Nodes, func(o Node) bool { return o.Name == n.Name })%2 == 0
 	n.Health = pick(h, []model.NodeHealth{model.NodeReady, model.NodeReady, model.NodeNotReady, model.NodeShuttingDown})
