@@ -49,6 +49,8 @@ type Config struct {
 	AcceptAnnotationsOf []string
 	// NoRanges are addresses that get no ranges of ports. See [RefuseRanges].
 	NoRanges []netip.Addr
+	// NodeHealth is when the endpoints on a Node come last. Package store applies it to all endpoints; [Compute] goes by their field NodeUnready.
+	NodeHealth NodeHealth
 	// Ejection takes new connections from TCP endpoints that do not answer, of services without the annotation switchyard.net/eject.
 	Ejection bool
 }
@@ -58,7 +60,7 @@ func (c *Config) Equal(o *Config) bool {
 	return c.NodeName == o.NodeName && c.ServiceProxyName == o.ServiceProxyName && c.LocalDetector.Equal(o.LocalDetector) &&
 		c.NodePorts.Equal(o.NodePorts) && c.MasqueradeAll == o.MasqueradeAll && slices.Equal(c.ExternalIPs, o.ExternalIPs) && c.NodeExternalIPs == o.NodeExternalIPs &&
 		c.IgnoreExternalIPs == o.IgnoreExternalIPs && c.MaxEntries == o.MaxEntries && c.MaxFrontends == o.MaxFrontends && c.TCPLingers == o.TCPLingers &&
-		c.Ping == o.Ping && c.Ejection == o.Ejection && slices.Equal(c.AcceptAnnotationsOf, o.AcceptAnnotationsOf) && slices.Equal(c.NoRanges, o.NoRanges)
+		c.Ping == o.Ping && c.NodeHealth == o.NodeHealth && c.Ejection == o.Ejection && slices.Equal(c.AcceptAnnotationsOf, o.AcceptAnnotationsOf) && slices.Equal(c.NoRanges, o.NoRanges)
 }
 
 // Families is a set of IP families.

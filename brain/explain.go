@@ -55,6 +55,8 @@ const (
 	OtherNode Reason = "OtherNode"
 	// NoWeight: the annotation of the slice with its weight is 0.
 	NoWeight Reason = "NoWeight"
+	// NodeUnready: the Node of the endpoint is unready ([NodeHealth]), and there are endpoints on other Nodes.
+	NodeUnready Reason = "NodeUnready"
 	// HintedElsewhere: the hints of the endpoint name other nodes or zones, and hints are in use.
 	HintedElsewhere Reason = "HintedElsewhere"
 )
@@ -132,7 +134,7 @@ type PortReasons struct {
 	// ClusterTerminates and LocalTerminates report whether no endpoint that the policy could choose is ready, so that it takes those that
 	// are serving while they terminate.
 	ClusterTerminates, LocalTerminates bool
-	// NodeHints and ZoneHints are whether hints choose among the endpoints of policy Cluster. ZoneHints is empty if NodeHints are used.
+	// NodeHints and ZoneHints are whether hints choose among the endpoints of policy Cluster, except for endpoints with the reason NodeUnready. ZoneHints is empty if NodeHints are used.
 	NodeHints, ZoneHints HintUse
 	// Endpoints are all that slices name for the port.
 	Endpoints []EndpointReasons
@@ -254,7 +256,7 @@ func (e *Explanation) port(c *claim, fits bool, here location, from *supply, par
 		ClusterTerminates: by.cluster.mask != 0 && by.cluster.want&ready == 0,
 		LocalTerminates:   by.local.mask != 0 && by.local.want&ready == 0,
 	}
-	t := active.tally()
+	t := active.tally(active.ready())
 	r.NodeHints = t.use(nodeHinted, nodeHere)
 	if r.NodeHints != HintsUsed {
 		r.ZoneHints = t.use(zoneHinted, zoneHere)
@@ -318,7 +320,10 @@ func (s selection) reasons(is traits) (why []Reason) {
 	if misses&local != 0 {
 		why = append(why, OtherNode)
 	}
-	if is&ready != 0 && misses&(nodeHere|zoneHere) != 0 {
+	switch {
+	case len(why) == 0 && misses&nodeUp != 0:
+		why = append(why, NodeUnready) // which hints are not about
+	case is&ready != 0 && misses&(nodeHere|zoneHere) != 0:
 		why = append(why, HintedElsewhere)
 	}
 	return why

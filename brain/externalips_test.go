@@ -114,6 +114,8 @@ func TestConfigEqual(t *testing.T) {
 				c.ExternalIPs = prefixes("192.0.2.0/25")
 			case []string:
 				c.AcceptAnnotationsOf = []string{"cilium.io"}
+			case brain.NodeHealth:
+				c.NodeHealth.IgnoreAbove = 7
 			case []netip.Addr:
 				c.NoRanges = addrs("192.0.2.1")
 			default:

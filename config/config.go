@@ -69,6 +69,8 @@ type Config struct {
 	AcceptAnnotationsOf []string
 	// Ejection is about endpoints that do not answer.
 	Ejection Ejection
+	// NodeHealth is about endpoints on Nodes that shut down or are not ready.
+	NodeHealth NodeHealth
 	// Services bounds what Services may ask for.
 	Services Services
 	// ConfigSyncPeriod is how long a watch of the API server lasts at least. The next one goes on from where it ended, if the API server's history
@@ -219,6 +221,16 @@ type Ejection struct {
 	ProbeTimeout Duration
 }
 
+// NodeHealth is about endpoints on Nodes that shut down or are not ready. They come last: see [brain.NodeHealth].
+type NodeHealth struct {
+	// Enabled turns this on, and lets the process watch all Nodes.
+	Enabled bool
+	// NotReadyAfter is how long a Node must not have been ready.
+	NotReadyAfter Duration
+	// IgnoreAbovePercent is how many of all Nodes, in percent, may not be ready for this to hold.
+	IgnoreAbovePercent int32
+}
+
 // Linux has the settings of Linux that do not depend on the dataplane.
 type Linux struct {
 	Conntrack Conntrack
@@ -288,6 +300,7 @@ func Default() *Config {
 		SyncPeriod:          duration(30 * time.Second),
 		MinSyncPeriod:       duration(time.Second),
 		Ejection:            Ejection{ProbeTimeout: duration(time.Second)},
+		NodeHealth:          NodeHealth{NotReadyAfter: duration(40 * time.Second), IgnoreAbovePercent: 55},
 		Services:            Services{MaxEntries: ByMemory, MaxEntriesPerNamespace: ByMemory, MaxEntriesPerNode: ByMemory},
 		Linux: Linux{
 			Conntrack: Conntrack{

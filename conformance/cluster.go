@@ -59,6 +59,7 @@ type clusterOptions struct {
 	detector      state.LocalDetector
 	nodePorts     state.NodePortAddresses
 	masqueradeAll bool
+	nodeHealth    brain.NodeHealth
 	partEntries   int // as in backend.RunOptions
 }
 
@@ -81,7 +82,7 @@ func newCluster(ctx context.Context, d Dataplane, o clusterOptions) (*cluster, e
 		return nil, errors.Join(err, l.Close())
 	}
 	c := &cluster{ctx: ctx, dataplane: d, settings: o.settings, lab: l, recorder: recorder, output: output, partEntries: o.partEntries, changed: make(chan struct{})}
-	c.config = brain.Config{NodeName: l.Node().Name, LocalDetector: o.detector, NodePorts: o.nodePorts, MasqueradeAll: o.masqueradeAll}
+	c.config = brain.Config{NodeName: l.Node().Name, LocalDetector: o.detector, NodePorts: o.nodePorts, MasqueradeAll: o.masqueradeAll, NodeHealth: o.nodeHealth}
 	c.store = store.New(store.Options{Brain: c.config, Logger: o.settings.Logger})
 	if err := c.follow(d.NewAPI); err != nil {
 		return nil, errors.Join(err, c.closeLab())
@@ -137,7 +138,7 @@ func (d direct) Update(set []model.Object, deleted []model.Ref) error {
 
 func (direct) Close() error { return nil }
 
-// nodes are the objects that describe the lab's nodes and its service CIDRs.
+// nodes are the objects that describe the lab's nodes, which are ready, and its service CIDRs.
 func (c *cluster) nodes(zone string) []model.Object {
 	o := c.lab.Options()
 	return []model.Object{

@@ -237,6 +237,9 @@ type Endpoint struct {
 	Ready       bool
 	Serving     bool
 	Terminating bool
+	// NodeUnready reports that the endpoint comes last, because of the health of its Node. Package store sets it in copies of its own; sources
+	// leave it false.
+	NodeUnready bool
 	NodeName    string
 	// ZoneHints and NodeHints are hints.forZones and hints.forNodes.
 	ZoneHints []string
@@ -253,7 +256,26 @@ type Node struct {
 	// Internal is the number of internal addresses in Addresses. It is also 0 if that is unknown.
 	Internal int
 	PodCIDRs []netip.Prefix
+	// Health is the condition Ready. HealthSince is its lastTransitionTime, in UTC and whole seconds, zero if it is not known or Health is
+	// [NodeReady].
+	Health      NodeHealth
+	HealthSince time.Time
 }
+
+// NodeHealth is what the condition Ready of a Node says.
+type NodeHealth uint8
+
+// The healths of Nodes.
+const (
+	// NodeReady: Ready is True, or the Node has no such condition.
+	NodeReady NodeHealth = iota
+	// NodeNotReady: Ready is False.
+	NodeNotReady
+	// NodeShuttingDown: Ready is False, and the kubelet names the shutdown of the machine as a reason.
+	NodeShuttingDown
+	// NodeSilent: Ready is Unknown, because the kubelet posts no status.
+	NodeSilent
+)
 
 // Namespace is a Kubernetes Namespace.
 type Namespace struct {

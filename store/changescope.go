@@ -184,7 +184,7 @@ func changedEndpoints(previous, next *model.EndpointSlice) []model.Endpoint {
 
 func sameEndpoint(a, b *model.Endpoint) bool {
 	return a.Addr == b.Addr && a.NodeName == b.NodeName &&
-		a.Ready == b.Ready && a.Serving == b.Serving && a.Terminating == b.Terminating &&
+		a.Ready == b.Ready && a.Serving == b.Serving && a.Terminating == b.Terminating && a.NodeUnready == b.NodeUnready &&
 		slices.Equal(a.ZoneHints, b.ZoneHints) && slices.Equal(a.NodeHints, b.NodeHints)
 }
 

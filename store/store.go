@@ -79,6 +79,7 @@ func (s *Store) Reconfigure(c brain.Config, b Budgets) {
 		return
 	}
 	s.brain = c
+	s.objects.setHealthRule(c.NodeHealth)
 	s.renewNode()
 	s.ledger.reset(b)
 	for _, ns := range s.objects.namespaces {
@@ -96,7 +97,10 @@ func (s *Store) Next(ctx context.Context, after state.Revision) (*state.Update, 
 func (s *Store) Snapshot() *Snapshot { return &Snapshot{s.feed.Snapshot()} }
 
 // Close ends all calls of Next. Objects that sources deliver afterwards are ignored.
-func (s *Store) Close() { s.feed.Close() }
+func (s *Store) Close() {
+	s.feed.Close()
+	s.closeJudgment()
+}
 
 // publish computes the services that the latest objects concern and publishes a new state if any record, or the node, came
 // out different. The caller holds mu.

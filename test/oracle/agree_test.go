@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
@@ -129,6 +130,10 @@ func newRun(seed uint64, ranges bool) *run {
 	}
 	r.opts.Annotations = seed%2 == 1
 	r.opts.Ranges = ranges && seed%4 == 1
+	if r.rng.IntN(3) == 0 {
+		// No history comes to the time at which a node that has just become unready has been so for an hour.
+		r.opts.NodeHealth = oracle.NodeHealth{Percent: []int{34, 67, 100}[r.rng.IntN(3)], After: time.Hour, Now: time.Now()}
+	}
 	r.history = randcluster.New(seed, r.opts)
 	r.store = store.New(store.Options{Brain: brain.Config{
 		NodeName:          r.opts.NodeName,
@@ -139,6 +144,9 @@ func newRun(seed uint64, ranges bool) *run {
 		NodeExternalIPs:   r.opts.NodeExternalIPs,
 		IgnoreExternalIPs: r.opts.IgnoreExternalIPs,
 		MaxEntries:        r.opts.Budgets.Service,
+		NodeHealth: brain.NodeHealth{
+			Enabled: r.opts.NodeHealth.Percent > 0, NotReadyAfter: r.opts.NodeHealth.After, IgnoreAbove: r.opts.NodeHealth.Percent,
+		},
 	}, Budgets: store.Budgets{PerNamespace: r.opts.Budgets.Namespace, PerNode: r.opts.Budgets.Node}})
 	r.sink = r.store.Source("history")
 	r.seen = &refdataplane.State{

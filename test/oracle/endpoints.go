@@ -85,11 +85,11 @@ func isSpecial(addr netip.Addr) bool {
 }
 
 // clusterEndpoints are those for traffic policy Cluster: the ready ones, by hints if these are of use. Without any ready
-// one those that are still serving while they terminate.
+// one those that are still serving while they terminate. Endpoints on unready nodes are left out where others are left.
 func (w *World) clusterEndpoints(eps []endpoint) []endpoint {
-	ready := filter(eps, isReady)
+	ready := w.firstOnes(filter(eps, isReady))
 	if len(ready) == 0 {
-		return filter(eps, isServingTerminating)
+		return w.firstOnes(filter(eps, isServingTerminating))
 	}
 	if all(ready, func(ep endpoint) bool { return len(ep.NodeHints) > 0 }) {
 		here := filter(ready, func(ep endpoint) bool { return slices.Contains(ep.NodeHints, w.NodeName) })

@@ -130,6 +130,8 @@ func (w *World) NotAdmitted(p probe.Packet) bool {
 type Rules struct {
 	// Policy is the traffic policy of the service, Local or Cluster, whether it concerns the client or not.
 	Policy string
+	// Unready are the nodes, in order, whose endpoints come last.
+	Unready []string
 	// NodeHints and ZoneHints are what hints of endpoints did.
 	NodeHints, ZoneHints string
 	// Terminating is set if endpoints get connections while they terminate, because no other one is ready.
@@ -191,6 +193,14 @@ func (w *World) Rules(p probe.Packet) (r Rules, ok bool) {
 	if w.usesLocal(c, p) {
 		return r, true
 	}
+	for _, ep := range eps {
+		if w.comesLast(ep.NodeName) {
+			r.Unready = append(r.Unready, ep.NodeName)
+		}
+	}
+	slices.Sort(r.Unready)
+	r.Unready = slices.Compact(r.Unready)
+	ready = w.firstOnes(ready)
 	r.NodeHints = useOfHints(ready, w.NodeName, func(ep endpoint) []string { return ep.NodeHints })
 	if r.NodeHints != HintsUsed {
 		r.ZoneHints = useOfHints(ready, w.zone(), func(ep endpoint) []string { return ep.ZoneHints })

@@ -64,11 +64,11 @@ func TestExplanationsAgree(t *testing.T) {
 // everyReason must come up.
 var everyReason = []string{
 	string(brain.OtherFamily), string(brain.Special), string(brain.NoRoom), string(brain.NotReady), string(brain.Terminating), string(brain.NotServing),
-	string(brain.OtherNode), string(brain.HintedElsewhere), string(brain.Duplicate), string(brain.NoWeight), "balance hash", "balance hash-connection", "balance least-connections",
+	string(brain.OtherNode), string(brain.HintedElsewhere), string(brain.Duplicate), string(brain.NoWeight), string(brain.NodeUnready), "balance hash", "balance hash-connection", "balance least-connections",
 	"ejection", "deadline", "ping answered true", "ping answered false",
 	"slice " + oracle.Headless, "slice " + oracle.OtherProxy, "slice " + oracle.OtherFamily, "slice " + oracle.NoSuchPort,
 	"node hints Used", "node hints NoneForHere", "zone hints Used", "zone hints SomeUnhinted", "zone hints NoneForHere",
-	"policy Local", "policy Cluster", "all terminating", "source ranges", "client not in source ranges", "lost to another Service",
+	"policy Local", "policy Cluster", "all terminating", "unready nodes", "source ranges", "client not in source ranges", "lost to another Service",
 	"Service " + oracle.OtherFamily, "Service " + oracle.NoRoom, "Service " + oracle.Headless, "Service " + oracle.ExternalName, "Service " + oracle.OtherProxy,
 	"Service " + oracle.OptedOut, "Service " + oracle.NoClusterIP, "Service " + oracle.NoPorts, "Service " + oracle.Refused, "Service " + oracle.OtherProtocol,
 	"Service " + oracle.NoSuchPort, "Service " + oracle.NodePortProtocol, "Service " + oracle.NotHere, "no Service",
@@ -345,6 +345,9 @@ func (n *tallyOfReasons) compareRules(got *explain.Answer, want probe.Answer, ru
 	}
 	if rules.ZoneHints != "" {
 		note("zone hints", rules.ZoneHints, "zone hints "+rules.ZoneHints)
+	}
+	if len(rules.Unready) > 0 {
+		note("nodeHealth", strings.Join(rules.Unready, ", "), "unready nodes")
 	}
 	if rules.Terminating {
 		note("terminating endpoints", "Used", "all terminating")

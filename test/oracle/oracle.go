@@ -35,6 +35,8 @@ type World struct {
 	IgnoreExternalIPs bool
 	// Budgets bound the routed Services.
 	Budgets Budgets
+	// NodeHealth is when endpoints on a node come last.
+	NodeHealth NodeHealth
 	// NodePortAddrs reports whether node ports are served on an address. nil means on none.
 	NodePortAddrs func(netip.Addr) bool
 

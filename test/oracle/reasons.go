@@ -20,6 +20,7 @@ const (
 	NotServing      = "NotServing"      // it terminates, and serves no more
 	OtherNode       = "OtherNode"       // it is not on this node, and has to be
 	NoWeight        = "NoWeight"        // its weight is 0
+	NodeUnready     = "NodeUnready"     // its node is unready, and others are not
 	HintedElsewhere = "HintedElsewhere" // it is ready, and by hints in use not for here
 )
 
@@ -49,6 +50,7 @@ func (w *World) Endpoints(p probe.Packet) []Reasoned {
 		chosen, pool = w.localEndpoints(active), filter(active, func(ep endpoint) bool { return ep.NodeName == w.NodeName })
 	}
 	othersReady := slices.ContainsFunc(pool, isReady)
+	first := w.firstOnes(filter(active, isReady))
 	for _, ep := range eps {
 		r := Reasoned{At: ep.at}
 		gets := slices.ContainsFunc(chosen, func(o endpoint) bool { return o.at == ep.at })
@@ -66,7 +68,11 @@ func (w *World) Endpoints(p probe.Packet) []Reasoned {
 			add(Terminating, !ep.Ready && ep.Terminating && ep.Serving && othersReady)
 			add(NotServing, !ep.Ready && ep.Terminating && !ep.Serving)
 			add(OtherNode, local && ep.NodeName != w.NodeName)
-			add(HintedElsewhere, !local && ep.Ready)
+			// A terminating endpoint that could get connections, because none is ready, is left out for its node only.
+			unready := !local && (ep.Ready && !slices.ContainsFunc(first, func(o endpoint) bool { return o.at == ep.at }) ||
+				!othersReady && isServingTerminating(ep))
+			add(NodeUnready, unready)
+			add(HintedElsewhere, !local && ep.Ready && !unready)
 		}
 		list = append(list, r)
 	}

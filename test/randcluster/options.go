@@ -62,7 +62,9 @@ type Options struct {
 	// IgnoreExternalIPs is the feature gate AllowServiceExternalIPs, off.
 	IgnoreExternalIPs bool
 	Budgets           oracle.Budgets
-	NodePortAddrs     func(netip.Addr) bool
+	// NodeHealth lets Nodes become unready, if its rule is on: some long ago, others just now.
+	NodeHealth    oracle.NodeHealth
+	NodePortAddrs func(netip.Addr) bool
 }
 
 // Node is a node of the cluster.

@@ -460,7 +460,7 @@ func stateOf(row *Endpoint, r *brain.EndpointReasons) EndpointState {
 	switch {
 	case row.Inside || row.Outside:
 		return Active
-	case r.Endpoint.Serving && (r.Endpoint.Terminating && r.Unusable == "" || r.Unusable == brain.NoWeight):
+	case r.Endpoint.Serving && (r.Endpoint.Terminating && r.Unusable == "" || r.Unusable == brain.NoWeight || slices.Contains(r.Cluster, brain.NodeUnready)):
 		return Draining
 	}
 	return Idle

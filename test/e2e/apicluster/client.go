@@ -111,10 +111,10 @@ func (c *Client) setNode(ctx context.Context, obj *corev1.Node) (*corev1.Node, e
 	nodes := c.api.CoreV1().Nodes()
 	status := obj.Status
 	made, err := set(ctx, nodes, obj)
-	if err != nil || equality.Semantic.DeepEqual(made.Status.Addresses, status.Addresses) {
+	if err != nil || equality.Semantic.DeepEqual(made.Status.Addresses, status.Addresses) && equality.Semantic.DeepEqual(made.Status.Conditions, status.Conditions) {
 		return made, err
 	}
-	made.Status.Addresses = status.Addresses
+	made.Status.Addresses, made.Status.Conditions = status.Addresses, status.Conditions
 	return nodes.UpdateStatus(ctx, made, metav1.UpdateOptions{})
 }
 
