@@ -67,7 +67,7 @@ func (c *Client) Set(ctx context.Context, obj model.Object) (model.Object, error
 	return object, err
 }
 
-// CreateAll creates Services and EndpointSlices that do not exist yet, many at a time and in no order. It returns the first error.
+// CreateAll creates Services, EndpointSlices and Nodes that do not exist yet, many at a time and in no order. It returns the first error.
 func (c *Client) CreateAll(ctx context.Context, objects []model.Object) error {
 	const writers = 16
 	queue := make(chan model.Object)
@@ -100,6 +100,8 @@ func (c *Client) create(ctx context.Context, obj model.Object) (err error) {
 		_, err = c.api.CoreV1().Services(obj.Name.Namespace).Create(ctx, Service(obj), metav1.CreateOptions{})
 	case *model.EndpointSlice:
 		_, err = c.api.DiscoveryV1().EndpointSlices(obj.Namespace).Create(ctx, EndpointSlice(obj), metav1.CreateOptions{})
+	case *model.Node:
+		_, err = c.api.CoreV1().Nodes().Create(ctx, Node(obj), metav1.CreateOptions{})
 	default:
 		err = errors.ErrUnsupported
 	}
