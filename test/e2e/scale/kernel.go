@@ -25,7 +25,7 @@ type arrivals struct {
 
 	mu   sync.Mutex
 	at   map[netip.Addr]time.Time // the first rule or set element that has the address
-	lost int                      // times that the kernel had more to report than the socket holds
+	lost int                      // how often the kernel had more to report than the socket holds
 }
 
 // watchKernel begins to note. The caller must call close.

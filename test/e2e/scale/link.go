@@ -23,8 +23,7 @@ func nodeAddrs(i int) []netip.Addr {
 	}
 }
 
-// link connects the namespace of a node with that of the control plane. The node leaves by this link only, and reaches nothing but the
-// control plane.
+// link connects the namespace of a node with the namespace of the control plane. The node reaches nothing else.
 func link(plane *controlplane.ControlPlane, node *netns.NS, i int) error {
 	addrs := nodeAddrs(i)
 	err := plane.Do(func() error {

@@ -2,7 +2,7 @@
 
 // Command scale measures network programming latency as SIG Scalability defines it: from the change of a Service's endpoints until the rules
 // are in the kernel, p50 and p99 over all nodes. Many proxies, each in a network namespace of its own, follow one API server during rolling
-// updates. upstream kube-proxy and Switchyard are measured in turn, then Switchyard behind one relay, and a relay with simulated nodes.
+// updates. The command measures upstream kube-proxy, Switchyard, Switchyard behind one relay, and a relay with simulated nodes, in this order.
 package main
 
 import (
@@ -50,13 +50,13 @@ func main() {
 	os.Exit(netns.Main(run{o}))
 }
 
-// parse reads the command line. Flags that are not given are those of a short run, or of a full one.
+// parse reads the command line. Absent flags get the values of a short run, or of a full one.
 func parse(args []string) (*options, error) {
 	o := &options{}
 	var full bool
 	var proxies, rates string
 	f := flag.NewFlagSet("scale", flag.ContinueOnError)
-	f.BoolVar(&full, "full", false, "measure as many nodes and changes as docs/benchmarks/scale.md has (an hour, an idle machine with 24 GiB), and write it")
+	f.BoolVar(&full, "full", false, "the measurement of docs/benchmarks/scale.md, which it writes (an hour; an idle machine with 24 GiB)")
 	f.IntVar(&o.services, "services", 5000, "number of Services")
 	f.StringVar(&proxies, "proxies", "10", "numbers of nodes with a proxy, separated by commas (full: 10,100)")
 	f.StringVar(&rates, "rates", "1,20", "changes a second, separated by commas (full: 1,20,100)")
@@ -65,7 +65,7 @@ func parse(args []string) (*options, error) {
 	f.IntVar(&o.sample, "sample", 5, "number of nodes whose kernels are watched (full: 10)")
 	f.IntVar(&o.simulated, "simulated", 500, "number of simulated nodes behind a relay (full: 5000)")
 	f.Float64Var(&o.simRate, "simulated-rate", 1, "changes a second with simulated nodes")
-	f.Float64Var(&o.reserve, "reserve", 2048, "MiB of memory that must stay available: no more proxies start then")
+	f.Float64Var(&o.reserve, "reserve", 2048, "MiB of memory that must stay available; with less, no further proxy starts")
 	f.StringVar(&o.program, "switchyard", "../../bin/switchyard", "Switchyard's program")
 	f.StringVar(&o.only, "only", "", "measure only programs whose name begins like this: kube-proxy, Switchyard, relay or simulated")
 	f.StringVar(&o.out, "out", "", "directory for scale.md and scale.json (full: ../../docs/benchmarks)")
@@ -220,7 +220,7 @@ func (b *bench) all(ctx context.Context) error {
 
 func (b *bench) wants(name string) bool { return strings.HasPrefix(name, b.options.only) }
 
-// relayed measures nodes behind one relay, with some simulated ones besides.
+// relayed measures nodes behind one relay, and with them so many simulated nodes.
 func (b *bench) relayed(ctx context.Context, nodes, others int) error {
 	r, err := startRelay(b.cluster, b.dir, b.options.program, nodes+others)
 	defer r.close()

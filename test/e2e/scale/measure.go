@@ -12,7 +12,7 @@ import (
 	"github.com/switchyard-net/switchyard/test/e2e/figures"
 )
 
-// rest is how long the machine rests before a rolling update, and between two looks at counters that should not grow any more.
+// rest is how long the machine rests before a rolling update, and between two looks at counters that may still grow.
 const rest = 5 * time.Second
 
 // row is what was measured in one rolling update.
@@ -23,7 +23,7 @@ type row struct {
 	Rate      float64 `json:"rate"` // changes a second that were asked for
 	Seconds   float64 `json:"seconds"`
 	Changes   int     `json:"changes"`
-	// Kernel is the latency by the kernels of Sampled nodes. Missing are changes that a kernel did not get in time, each counted for each node.
+	// Kernel is the latency by the kernels of Sampled nodes. Missing counts the changes that a kernel did not get in time, for each node.
 	Kernel  latency `json:"kernel"`
 	Sampled int     `json:"sampled_nodes"`
 	Missing int     `json:"missing"`
@@ -33,13 +33,13 @@ type row struct {
 	// Received is the latency until simulated nodes had decoded a change, with so many arrivals.
 	Received latency `json:"received,omitzero"`
 	Arrivals int     `json:"arrivals,omitempty"`
-	// The processors that were busy with each, on average.
+	// The mean number of processors that were busy with each.
 	Proxies float64 `json:"proxies_cpus"`
 	Server  float64 `json:"control_plane_cpus"` // API server and etcd
 	Relay   float64 `json:"relay_cpus,omitempty"`
 	Harness float64 `json:"harness_cpus"` // this process, with its simulated nodes
 	Idle    float64 `json:"idle_cpus"`
-	// Resident is the mean memory of a proxy, Machine that of a node with its rules in the kernel, and RelayMemory that of the relay, in MiB.
+	// Resident is the mean memory of a proxy. Machine is the memory of a node, with its rules in the kernel. RelayMemory is the relay's. In MiB.
 	Resident    float64 `json:"resident_mib"`
 	Machine     float64 `json:"machine_mib"`
 	RelayMemory float64 `json:"relay_mib,omitempty"`
@@ -70,7 +70,7 @@ type setup struct {
 
 // measure makes a rolling update and returns what it cost.
 func (s *setup) measure(ctx context.Context, rate float64) (r row, err error) {
-	time.Sleep(rest) // what the start has left to be collected
+	time.Sleep(rest) // garbage of the start is collected
 	r = row{Program: s.kind.name, Nodes: len(s.fleet.proxies), Rate: rate, Start: s.fleet.started.Seconds()}
 	if r.Watches, err = s.cluster.watches(ctx); err != nil {
 		return r, err
@@ -155,7 +155,7 @@ func (s *setup) settle(ctx context.Context, u *update, watched []*arrivals) {
 	}
 }
 
-// finish takes what the proxies and the simulated nodes have counted since the histograms of before, once the proxies count no more.
+// finish takes the counts of proxies and simulated nodes since two histograms, once the counts of the proxies have stopped.
 func (s *setup) finish(ctx context.Context, r *row, both, fine histogram) error {
 	for deadline := time.Now().Add(s.options.settle); ; time.Sleep(rest) {
 		nowBoth, nowFine, err := s.fleet.histograms(ctx)
@@ -213,7 +213,7 @@ func (s *setup) used() (u use, err error) {
 	return u, err
 }
 
-// since writes the use since an earlier one into a row.
+// since writes the difference from an earlier use into a row.
 func (u use) since(before use, took time.Duration, r *row) {
 	of := func(now, before time.Duration) float64 { return (now - before).Seconds() / took.Seconds() }
 	r.Proxies, r.Server, r.Relay = of(u.proxies, before.proxies), of(u.server, before.server), of(u.relay, before.relay)

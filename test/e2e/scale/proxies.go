@@ -80,8 +80,8 @@ type proxy struct {
 	http    *http.Client
 }
 
-// startFleet starts a proxy on each of so many nodes, or on fewer if less memory than reserve MiB would remain. All of them have programmed
-// everything when it returns. The caller must call close, also after an error.
+// startFleet starts a proxy on each of so many nodes. It starts fewer if less than reserve MiB of memory are available. All of them have
+// programmed everything when it returns. The caller must call close, also after an error.
 func startFleet(ctx context.Context, c *cluster, dir string, k kind, nodes int, reserve float64) (f *fleet, err error) {
 	f = &fleet{cluster: c}
 	if f.before, err = figures.Available(); err != nil {
@@ -203,8 +203,8 @@ func (f *fleet) cpu() (total time.Duration, err error) {
 	return total, nil
 }
 
-// memory returns the mean resident memory of the proxies, and what a node takes of the machine: the proxy, and its rules in the kernel. Both are
-// in MiB.
+// memory returns the mean resident memory of the proxies. It also returns the memory of a node: the proxy, and its rules in the kernel.
+// Both are in MiB.
 func (f *fleet) memory() (resident, machine float64, err error) {
 	n := float64(len(f.proxies))
 	for _, p := range f.proxies {
@@ -218,7 +218,7 @@ func (f *fleet) memory() (resident, machine float64, err error) {
 	return resident, (f.before - now) / n, err
 }
 
-// histograms returns the programming latencies of all proxies: those that both programs have, and Switchyard's.
+// histograms returns the programming latencies of all proxies, by programmingMetric and by fineMetric.
 func (f *fleet) histograms(ctx context.Context) (both, fine histogram, err error) {
 	both, fine = histogram{}, histogram{}
 	for _, p := range f.proxies {

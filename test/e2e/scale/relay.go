@@ -87,7 +87,7 @@ type simulated struct {
 	took []time.Duration // from the trigger of each change until a node had it
 }
 
-// connecting is how many simulated nodes connect at a time: all of them take whole states, in one process.
+// connecting is how many simulated nodes take a whole state at a time, because one process decodes all of them.
 const connecting = 64
 
 // simulate makes the nodes with the numbers from first to end follow the relay, and returns when all of them have the whole state.

@@ -29,7 +29,7 @@ type report struct {
 // table is the report as a Markdown table.
 func (r *report) table() string {
 	var b strings.Builder
-	b.WriteString("| | nodes | changes/s | latency by the kernel, p50 / p99 | by metrics | changes seen | CPUs: proxies, control plane, relay, idle | MiB a node: program, in all | watches |\n" +
+	b.WriteString("| | nodes | changes/s | latency by the kernel, p50 / p99 | by metrics | changes seen | CPUs: proxies, control plane, relay, idle | MiB a node: program, total | watches |\n" +
 		"|---|---:|---:|---:|---:|---:|---:|---:|---:|\n")
 	for i := range r.Rows {
 		x := &r.Rows[i]
@@ -92,29 +92,30 @@ func (l latency) String() string {
 
 // text is the report as a page.
 func (r *report) text() string {
-	return fmt.Sprintf(`# Network programming latency on many nodes
+	return fmt.Sprintf(`# Network programming latency of many nodes
 
-Written by `+"`make scale FULL=1`"+` in %.0f minutes. `+"`make scale`"+` alone is a shorter run, which writes nothing. Every proxy is a real process in a network
-namespace of its own, with a link to one real kube-apiserver %s and etcd. The cluster has %d Services with %d endpoints, 2 to 10 each.
-**All of this shares one machine**: %s.
+Written by `+"`make scale FULL=1`"+` in %.0f minutes. `+"`make scale`"+` is a shorter run, which writes nothing.
 
-A rolling update replaces one endpoint after another for %.0f s, in 8 Services at a time, each by one write of an EndpointSlice. The write carries
-its time in the annotation endpoints.kubernetes.io/last-change-trigger-time. [The latency](https://github.com/kubernetes/community/blob/master/sig-scalability/slos/network_programming_latency.md)
-is the time from there until the rules are in the kernel. The endpoints come from the benchmark, so the time of the EndpointSlice controller is
-not in it.
+Each proxy is a real process in its own network namespace. All of them follow one kube-apiserver %s with etcd, which has %d Services
+with %d endpoints, 2 to 10 each. **Proxies, API server and benchmark share one machine**: %s.
+
+A rolling update lasts %.0f s. It replaces one endpoint after another, in 8 Services at a time. Each replacement is one write of an
+EndpointSlice. [SIG Scalability's latency](https://github.com/kubernetes/community/blob/master/sig-scalability/slos/network_programming_latency.md)
+begins with the change, whose time is in the annotation endpoints.kubernetes.io/last-change-trigger-time. It ends when the rules are in the
+kernel. The benchmark itself writes the slices, so the latency excludes the EndpointSlice controller.
 
 %s
-- By the kernel: a sample of up to %d nodes, by the kernel's own reports of new rules and set elements (as `+"`nft monitor`"+` shows them), all changes.
-- By metrics: all nodes. kube-proxy's kubeproxy_network_programming_duration_seconds, whose least bucket ends at 250 ms, and Switchyard's
-  switchyard_network_programming_duration_seconds, whose buckets double from 1 ms. Values between the ends of a bucket are interpolated.
-- Changes seen: those that the sampled kernels had %.0f s after the update, and the observations of the metric, of the changes times the nodes.
-  Switchyard counts changes of a Service that it programs together once.
-- CPUs: processors that were busy during the update, of all proxies, of API server and etcd, and of the relay. In rows with a **bold** number of idle
-  processors, programs wait for the two that all of them share. Their latencies tell how much work there is, and not how long one node takes.
-- Memory: the mean resident memory of a proxy's process, and what a node takes of the machine with its rules in the kernel.
-- Watches: those that are open at the API server. Its own are among them.
-- Simulated nodes follow the relay with the client library and certificates of their own. They decode each change, and program nothing.
-- kube-proxy syncs once a second at most, as by default. The number of its nodes is what fits into the memory, if that is less than was asked for.
+- Latency by the kernel: the kernels of up to %d nodes report each new rule and set element, as `+"`nft monitor`"+` shows them. All changes count.
+- Latency by metrics: all nodes, by kube-proxy's kubeproxy_network_programming_duration_seconds, whose first bucket ends at 250 ms, and by
+  Switchyard's switchyard_network_programming_duration_seconds, whose buckets start at 1 ms and double. Values inside a bucket are interpolated.
+- Changes seen: the share of the changes in the watched kernels, and in the metrics, at most %.0f s after the update. Switchyard's metric counts
+  several changes of a Service once if it programs them together.
+- CPUs: the mean number of processors that were busy during the update, and that were idle. A **bold** number means a saturated machine: programs
+  wait for the processors that they share. Such a latency shows the work of all nodes together, not the time of one node.
+- MiB a node: the mean resident memory of the program, and the memory that a node takes of the machine, with its rules in the kernel.
+- Watches: the open watches of the API server, which has some itself.
+- Simulated nodes follow the relay with the client library and their own certificates. They decode each change and program nothing.
+- kube-proxy syncs at most once a second, which is its default. A smaller number of its nodes is the number that fits into memory.
 `, r.Minutes, r.Release, r.Services, r.Endpoints, r.Machine, r.Seconds, r.table(), r.sampled(), r.SettleSeconds)
 }
 
