@@ -24,57 +24,58 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 
-// TestKernelReportsNewEndpoints adds set elements and rules in a namespace. The first transaction with an address counts, whatever object has it,
-// and addresses that were there before, or only leave, do not.
+// TestKernelReportsNewEndpoints changes set elements and rules in a namespace. The first transaction that brings an address counts, whatever
+// object has it. Addresses of the first endpoints do not count, nor addresses that only leave.
 func TestKernelReportsNewEndpoints(t *testing.T) {
 	ns := netnstest.New(t)
+	inMap, inRule, leaving, first := nth(newCIDR, 1), nth(newCIDR, 2), nth(newCIDR, 3), nth(firstCIDR, 4)
+	table := nft.Table{Family: nft.IPv4, Name: "t"}
+	elem := func(data netip.Addr) nft.Elem {
+		return nft.Elem{Key: []byte{192, 0, 2, data.As4()[3]}, Data: data.AsSlice()}
+	}
+	commit := func(fill func(*nft.Batch)) (began time.Time) {
+		netnstest.Do(t, ns, func() error {
+			c, err := nft.Dial()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			var b nft.Batch
+			fill(&b)
+			began = time.Now()
+			return c.Commit(&b)
+		})
+		time.Sleep(20 * time.Millisecond) // the times of two transactions differ
+		return began
+	}
+	commit(func(b *nft.Batch) {
+		b.AddTable(table)
+		b.AddSet(table, &nft.Set{Name: "m", Key: []nft.Type{nft.TypeIPv4}, Data: []nft.Type{nft.TypeIPv4}})
+		b.AddChain(table, &nft.Chain{Name: "c"})
+		b.AddElem(table, "m", elem(leaving))
+	})
 	a, err := watchKernel(ns)
 	if err != nil {
 		t.Fatal(err)
 	}
-	table := nft.Table{Family: nft.IPv4, Name: "t"}
-	inMap, inRule, old := nth(newCIDR, 1), nth(newCIDR, 2), nth(firstCIDR, 3)
-	endpoints := nft.Set{Name: "m", Key: []nft.Type{nft.TypeIPv4}, Data: []nft.Type{nft.TypeIPv4}}
-	elem := func(data netip.Addr) nft.Elem { return nft.Elem{Key: old.AsSlice(), Data: data.AsSlice()} }
-	batches := []func(*nft.Batch){
-		func(b *nft.Batch) {
-			b.AddTable(table)
-			b.AddSet(table, &endpoints)
-			b.AddElem(table, "m", elem(inMap))
-		},
-		func(b *nft.Batch) { b.DeleteElem(table, "m", elem(inMap)) },
-		func(b *nft.Batch) {
-			b.AddChain(table, &nft.Chain{Name: "c"})
-			b.AddRule(table, "c", []nft.Expr{nft.Immediate(nft.Reg0, inRule.AsSlice())})
-		},
-	}
-	var began []time.Time
-	netnstest.Do(t, ns, func() error {
-		c, err := nft.Dial()
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		for _, fill := range batches {
-			began = append(began, time.Now())
-			var b nft.Batch
-			if fill(&b); err == nil {
-				err = c.Commit(&b)
-			}
-			time.Sleep(20 * time.Millisecond) // so that the transactions differ in time
-		}
-		return err
+	mapped := commit(func(b *nft.Batch) {
+		b.DeleteElem(table, "m", elem(leaving))
+		b.AddElem(table, "m", elem(inMap))
+		b.AddElem(table, "m", elem(first))
 	})
-	u := &update{triggers: map[netip.Addr]time.Time{inMap: began[0], inRule: began[2]}}
+	ruled := commit(func(b *nft.Batch) {
+		b.AddRule(table, "c", []nft.Expr{nft.Immediate(nft.Reg0, inMap.AsSlice())})
+		b.AddRule(table, "c", []nft.Expr{nft.Immediate(nft.Reg0, inRule.AsSlice())})
+	})
+	u := &update{triggers: map[netip.Addr]time.Time{inMap: mapped, inRule: ruled}}
 	await.Until(t, "both endpoints", func() bool { _, missing := a.latencies(u); return missing == 0 })
 	if err := a.close(); err != nil {
 		t.Error(err)
 	}
-	if len(a.at) != 2 || !a.at[inMap].Before(began[1]) || a.at[inRule].Before(began[2]) {
-		t.Errorf("transactions began at %v; the kernel reported %v", began, a.at)
+	if len(a.at) != 2 || a.at[inMap].Before(mapped) || a.at[inMap].After(ruled) || a.at[inRule].Before(ruled) {
+		t.Errorf("transactions began at %v and %v; the kernel reported %v", mapped, ruled, a.at)
 	}
-	gone := nth(newCIDR, 9)
-	u.triggers[gone] = began[0]
+	u.triggers[leaving] = mapped
 	if took, missing := a.latencies(u); len(took) != 2 || missing != 1 {
 		t.Errorf("%d latencies and %d missing, want 2 and 1", len(took), missing)
 	}
