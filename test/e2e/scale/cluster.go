@@ -30,7 +30,7 @@ var (
 )
 
 const (
-	namespace    = "scale"
+	servicesIn   = "scale" // their namespace
 	frontendPort = 80
 	endpointPort = 8080
 	// deployments is how many Services a rolling update changes at a time.
@@ -85,7 +85,7 @@ func (c *cluster) objects(services int) (objects []model.Object) {
 	endpoints := 0
 	for i := range services {
 		slice := &model.EndpointSlice{
-			Namespace: namespace, Name: serviceName(i), Service: serviceName(i), Family: state.IPv4,
+			Namespace: servicesIn, Name: serviceName(i), Service: serviceName(i), Family: state.IPv4,
 			Ports: []model.EndpointPort{{Protocol: state.TCP, Port: endpointPort}},
 		}
 		for range fewest + i%(most-fewest+1) {
@@ -94,7 +94,7 @@ func (c *cluster) objects(services int) (objects []model.Object) {
 		}
 		c.slices = append(c.slices, slice)
 		objects = append(objects, slice, &model.Service{
-			Name: state.ServiceName{Namespace: namespace, Name: serviceName(i)}, ClusterIPs: []netip.Addr{nth(serviceCIDR, i)},
+			Name: state.ServiceName{Namespace: servicesIn, Name: serviceName(i)}, ClusterIPs: []netip.Addr{nth(serviceCIDR, i)},
 			Ports: []model.ServicePort{{Protocol: state.TCP, Port: frontendPort}},
 		})
 	}

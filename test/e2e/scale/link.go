@@ -15,6 +15,9 @@ import (
 	"github.com/switchyard-net/switchyard/test/netns"
 )
 
+// namespace is where programs run, such as a *netns.NS.
+type namespace interface{ Do(fn func() error) error }
+
 // nodeAddrs are the addresses of a node, in the range of controlplane.Address.
 func nodeAddrs(i int) []netip.Addr {
 	return []netip.Addr{
@@ -24,7 +27,7 @@ func nodeAddrs(i int) []netip.Addr {
 }
 
 // link connects the namespace of a node with the namespace of the control plane. The node reaches nothing else.
-func link(plane *controlplane.ControlPlane, node *netns.NS, i int) error {
+func link(plane namespace, node *netns.NS, i int) error {
 	addrs := nodeAddrs(i)
 	err := plane.Do(func() error {
 		return withNetlink(func(h *netlink.Handle) error {

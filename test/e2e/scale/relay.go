@@ -92,7 +92,7 @@ const connecting = 64
 
 // simulate makes the nodes with the numbers from first to end follow the relay, and returns when all of them have the whole state.
 // The caller must call close, also after an error.
-func simulate(ctx context.Context, plane *controlplane.ControlPlane, r *relay, first, end int) (*simulated, error) {
+func simulate(ctx context.Context, plane namespace, r *relay, first, end int) (*simulated, error) {
 	s := &simulated{}
 	ctx, s.stop = context.WithCancel(ctx)
 	slots := make(chan struct{}, connecting)
@@ -125,7 +125,7 @@ func simulate(ctx context.Context, plane *controlplane.ControlPlane, r *relay, f
 	return s, nil
 }
 
-func (s *simulated) watcher(plane *controlplane.ControlPlane, r *relay, node int) (*client.Watcher, error) {
+func (s *simulated) watcher(plane namespace, r *relay, node int) (*client.Watcher, error) {
 	pair, err := tls.X509KeyPair(r.issue(node))
 	if err != nil {
 		return nil, err
