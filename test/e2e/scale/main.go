@@ -1,7 +1,7 @@
 //go:build linux
 
-// Command scale measures network programming latency as SIG Scalability defines it: from the change of a Service's endpoints until the rules
-// are in the kernel, p50 and p99 over all nodes. Many proxies, each in a network namespace of its own, follow one API server during rolling
+// Command scale measures network programming latency as SIG Scalability defines it, p50 and p99 over all nodes. The latency begins with a
+// change of a Service's endpoints and ends when the rules are in the kernel. Many proxies, each in a network namespace of its own, follow one API server during rolling
 // updates. The command measures upstream kube-proxy, Switchyard, Switchyard behind one relay, and a relay with simulated nodes, in this order.
 package main
 

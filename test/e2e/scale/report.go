@@ -112,7 +112,7 @@ kernel. The benchmark itself writes the slices, so the latency excludes the Endp
   several changes of a Service once if it programs them together.
 - CPUs: the mean number of processors that were busy during the update, and that were idle. A **bold** number means a saturated machine: programs
   wait for the processors that they share. Such a latency shows the work of all nodes together, not the time of one node.
-- MiB a node: the mean resident memory of the program, and the memory that a node takes of the machine, with its rules in the kernel.
+- MiB a node: the mean resident memory of the program. The total is what a node takes of the machine, with its rules in the kernel.
 - Watches: the open watches of the API server, which has some itself.
 - Simulated nodes follow the relay with the client library and their own certificates. They decode each change and program nothing.
 - kube-proxy syncs at most once a second, which is its default. A smaller number of its nodes is the number that fits into memory.
