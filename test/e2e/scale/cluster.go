@@ -45,6 +45,7 @@ type cluster struct {
 	client     *apicluster.Client
 	kubeconfig string // of the nodes
 	nodes      int
+	own        int // watches of the API server itself
 	slices     []*model.EndpointSlice
 	next       int // Service of the next rolling update
 	replaced   int // endpoints so far
@@ -77,7 +78,11 @@ func newCluster(ctx context.Context, dir string, services, nodes int) (_ *cluste
 	}
 	objects := c.objects(services)
 	logf("creating %d objects: %d Services with %d to %d endpoints, and %d Nodes", len(objects), services, fewest, most, nodes)
-	return c, c.client.CreateAll(ctx, objects)
+	if err := c.client.CreateAll(ctx, objects); err != nil {
+		return nil, err
+	}
+	c.own, err = c.watches(ctx)
+	return c, err
 }
 
 // objects are the Services with their slices, and the Nodes. Endpoints are spread evenly over the nodes.
@@ -136,18 +141,17 @@ func (c *cluster) roll(ctx context.Context, rate float64, length time.Duration) 
 	var wg sync.WaitGroup
 	for d := range deployments {
 		wg.Go(func() {
-			due := start.Add(pause * time.Duration(d) / deployments)
+			due, end := start.Add(pause*time.Duration(d)/deployments), start.Add(length)
 			for errs[d] == nil {
 				mu.Lock()
 				i := c.next % len(c.slices)
 				c.next++
 				mu.Unlock()
 				for e := range c.slices[i].Endpoints {
-					time.Sleep(time.Until(due))
-					if ctx.Err() != nil || time.Since(start) >= length {
-						errs[d] = ctx.Err()
+					if errs[d] = ctx.Err(); errs[d] != nil || !due.Before(end) {
 						return
 					}
+					time.Sleep(time.Until(due))
 					mu.Lock()
 					ep := c.endpoint(newCIDR, c.replaced)
 					c.replaced++
@@ -163,7 +167,8 @@ func (c *cluster) roll(ctx context.Context, rate float64, length time.Duration) 
 		})
 	}
 	wg.Wait()
-	u.took = time.Since(start)
+	u.took = max(length, time.Since(start))
+	time.Sleep(time.Until(start.Add(length)))
 	return u, errors.Join(errs...)
 }
 

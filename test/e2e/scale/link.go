@@ -31,7 +31,7 @@ func link(plane namespace, node *netns.NS, i int) error {
 	addrs := nodeAddrs(i)
 	err := plane.Do(func() error {
 		return withNetlink(func(h *netlink.Handle) error {
-			here := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("n%d", i)}, PeerName: "eth0"}
+			here := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: linkName(i)}, PeerName: "eth0"}
 			if err := node.Fd(func(fd int) error {
 				here.PeerNamespace = netlink.NsFd(fd)
 				return h.LinkAdd(here)
@@ -49,6 +49,22 @@ func link(plane namespace, node *netns.NS, i int) error {
 	}
 	return nil
 }
+
+// unlink removes the link of a node. The kernel would do so only some time after the end of the node's namespace.
+func unlink(plane namespace, i int) error {
+	return plane.Do(func() error {
+		return withNetlink(func(h *netlink.Handle) error {
+			l, err := h.LinkByName(linkName(i))
+			if err != nil {
+				return err
+			}
+			return h.LinkDel(l)
+		})
+	})
+}
+
+// linkName is the device of a node's link in the namespace of the control plane.
+func linkName(i int) string { return fmt.Sprintf("n%d", i) }
 
 // setUp sets up the devices of a node.
 func setUp(h *netlink.Handle, addrs []netip.Addr) error {

@@ -37,6 +37,7 @@ type options struct {
 	simRate   float64
 	reserve   float64 // MiB
 	program   string
+	command   string // line, for the page
 	only      string
 	out       string
 }
@@ -52,7 +53,7 @@ func main() {
 
 // parse reads the command line. Absent flags get the values of a short run, or of a full one.
 func parse(args []string) (*options, error) {
-	o := &options{}
+	o := &options{command: strings.Join(append([]string{"go run ./scale"}, args...), " ")}
 	var full bool
 	var proxies, rates string
 	f := flag.NewFlagSet("scale", flag.ContinueOnError)
@@ -157,7 +158,7 @@ func scale(ctx context.Context, o *options) ([]row, error) {
 	defer os.RemoveAll(dir)
 	began := time.Now()
 	b := &bench{options: o, dir: dir, report: report{
-		Machine: figures.Machine(), Release: release, Services: o.services, Seconds: o.length.Seconds(), SettleSeconds: o.settle.Seconds(),
+		Command: o.command, Machine: figures.Machine(), Release: release, Services: o.services, Seconds: o.length.Seconds(), SettleSeconds: o.settle.Seconds(),
 	}}
 	if b.cluster, err = newCluster(ctx, dir, o.services, o.nodes()); err != nil {
 		return nil, err
@@ -200,8 +201,9 @@ func (b *bench) all(ctx context.Context) error {
 		}
 	}
 	slices.Sort(sizes)
+	sizes = slices.Compact(sizes)
 	if b.wants("Switchyard") {
-		for _, n := range slices.Compact(sizes) {
+		for _, n := range sizes {
 			if _, err := b.measure(ctx, switchyard(o.program), n, nil, nil); err != nil {
 				return err
 			}

@@ -43,7 +43,7 @@ type row struct {
 	Resident    float64 `json:"resident_mib"`
 	Machine     float64 `json:"machine_mib"`
 	RelayMemory float64 `json:"relay_mib,omitempty"`
-	Watches     int     `json:"watches"`
+	Watches     int     `json:"watches"` // that nodes and the relay have open at the API server
 	// Start is how long all proxies took to start, four at a time.
 	Start float64 `json:"start_seconds"`
 }
@@ -75,6 +75,7 @@ func (s *setup) measure(ctx context.Context, rate float64) (r row, err error) {
 	if r.Watches, err = s.cluster.watches(ctx); err != nil {
 		return r, err
 	}
+	r.Watches -= s.cluster.own
 	if r.Resident, r.Machine, err = s.fleet.memory(); err != nil {
 		return r, err
 	}

@@ -241,6 +241,7 @@ func (f *fleet) close() {
 		if p.http != nil {
 			p.http.CloseIdleConnections()
 		}
+		_ = unlink(f.cluster.plane, p.index) // there is none if link has failed
 		_ = p.ns.Close()
 	}
 	_ = os.RemoveAll(f.dir)

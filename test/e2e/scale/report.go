@@ -16,6 +16,7 @@ const saturated = 0.2
 
 // report is one run.
 type report struct {
+	Command       string  `json:"command"`
 	Machine       string  `json:"machine"`
 	Release       string  `json:"release"` // of kube-proxy and the control plane
 	Services      int     `json:"services"`
@@ -94,7 +95,8 @@ func (l latency) String() string {
 func (r *report) text() string {
 	return fmt.Sprintf(`# Network programming latency of many nodes
 
-Written by `+"`make scale FULL=1`"+` in %.0f minutes. `+"`make scale`"+` is a shorter run, which writes nothing.
+Written by `+"`%s`"+` in test/e2e, in %.0f minutes. `+"`make scale FULL=1`"+` is the full measurement, and `+"`make scale`"+` a shorter
+one, which writes nothing.
 
 Each proxy is a real process in its own network namespace. All of them follow one kube-apiserver %s with etcd, which has %d Services
 with %d endpoints, 2 to 10 each. **Proxies, API server and benchmark share one machine**: %s.
@@ -113,10 +115,10 @@ kernel. The benchmark itself writes the slices, so the latency excludes the Endp
 - CPUs: the mean number of processors that were busy during the update, and that were idle. A **bold** number means a saturated machine: programs
   wait for the processors that they share. Such a latency shows the work of all nodes together, not the time of one node.
 - MiB a node: the mean resident memory of the program. The total is what a node takes of the machine, with its rules in the kernel.
-- Watches: the open watches of the API server, which has some itself.
+- Watches: the watches that nodes and the relay have open at the API server.
 - Simulated nodes follow the relay with the client library and their own certificates. They decode each change and program nothing.
 - kube-proxy syncs at most once a second, which is its default. A smaller number of its nodes is the number that fits into memory.
-`, r.Minutes, r.Release, r.Services, r.Endpoints, r.Machine, r.Seconds, r.table(), r.sampled(), r.SettleSeconds)
+`, r.Command, r.Minutes, r.Release, r.Services, r.Endpoints, r.Machine, r.Seconds, r.table(), r.sampled(), r.SettleSeconds)
 }
 
 // sampled is the greatest number of watched nodes.
