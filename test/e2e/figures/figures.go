@@ -102,7 +102,13 @@ func Machine() string {
 	if err := unix.Uname(&name); err != nil {
 		return err.Error()
 	}
-	load, _ := os.ReadFile("/proc/loadavg")
-	average, _, _ := strings.Cut(string(load), " ")
-	return fmt.Sprintf("%d CPUs, Linux %s, %s, load average before the run %s", runtime.NumCPU(), unix.ByteSliceToString(name.Release[:]), runtime.Version(), average)
+	return fmt.Sprintf("%d CPUs, Linux %s, %s, load average before the run %.2f", runtime.NumCPU(), unix.ByteSliceToString(name.Release[:]), runtime.Version(), Load())
+}
+
+// Load returns the load average of the last minute, 0 where it cannot be read.
+func Load() float64 {
+	text, _ := os.ReadFile("/proc/loadavg")
+	average, _, _ := strings.Cut(string(text), " ")
+	load, _ := strconv.ParseFloat(average, 64)
+	return load
 }

@@ -158,7 +158,7 @@ func scale(ctx context.Context, o *options) ([]row, error) {
 	defer os.RemoveAll(dir)
 	began := time.Now()
 	b := &bench{options: o, dir: dir, report: report{
-		Command: o.command, Machine: figures.Machine(), Release: release, Services: o.services, Seconds: o.length.Seconds(), SettleSeconds: o.settle.Seconds(),
+		Command: o.command, Machine: figures.Machine(), Busy: figures.Load() > 1, Release: release, Services: o.services, Seconds: o.length.Seconds(), SettleSeconds: o.settle.Seconds(),
 	}}
 	if b.cluster, err = newCluster(ctx, dir, o.services, o.nodes()); err != nil {
 		return nil, err

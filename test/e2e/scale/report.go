@@ -18,6 +18,7 @@ const saturated = 0.2
 type report struct {
 	Command       string  `json:"command"`
 	Machine       string  `json:"machine"`
+	Busy          bool    `json:"busy"`    // other programs needed the processors when the run began
 	Release       string  `json:"release"` // of kube-proxy and the control plane
 	Services      int     `json:"services"`
 	Endpoints     int     `json:"endpoints"`
@@ -99,7 +100,7 @@ Written by `+"`%s`"+` in test/e2e, in %.0f minutes. `+"`make scale FULL=1`"+` is
 one, which writes nothing.
 
 Each proxy is a real process in its own network namespace. All of them follow one kube-apiserver %s with etcd, which has %d Services
-with %d endpoints, 2 to 10 each. **Proxies, API server and benchmark share one machine**: %s.
+with %d endpoints, 2 to 10 each. **Proxies, API server and benchmark share one machine**: %s.%s
 
 A rolling update lasts %.0f s. It replaces one endpoint after another, in 8 Services at a time. Each replacement is one write of an
 EndpointSlice. [SIG Scalability's latency](https://github.com/kubernetes/community/blob/master/sig-scalability/slos/network_programming_latency.md)
@@ -118,7 +119,15 @@ kernel. The benchmark itself writes the slices, so the latency excludes the Endp
 - Watches: the watches that nodes and the relay have open at the API server.
 - Simulated nodes follow the relay with the client library and their own certificates. They decode each change and program nothing.
 - kube-proxy syncs at most once a second, which is its default. A smaller number of its nodes is the number that fits into memory.
-`, r.Command, r.Minutes, r.Release, r.Services, r.Endpoints, r.Machine, r.Seconds, r.table(), r.sampled(), r.SettleSeconds)
+`, r.Command, r.Minutes, r.Release, r.Services, r.Endpoints, r.Machine, r.warning(), r.Seconds, r.table(), r.sampled(), r.SettleSeconds)
+}
+
+// warning is a sentence about a machine that was not idle.
+func (r *report) warning() string {
+	if !r.Busy {
+		return ""
+	}
+	return "\n**Other programs kept the machine busy, so these figures are not clean.** Repeat the run on an idle machine."
 }
 
 // sampled is the greatest number of watched nodes.
