@@ -99,8 +99,8 @@ func (r *report) text() string {
 Written by `+"`%s`"+` in test/e2e, in %.0f minutes. `+"`make scale FULL=1`"+` is the full measurement, and `+"`make scale`"+` a shorter
 one, which writes nothing.
 
-Each proxy is a real process in its own network namespace. All of them follow one kube-apiserver %s with etcd, which has %d Services
-with %d endpoints, 2 to 10 each. **Proxies, API server and benchmark share one machine**: %s.%s
+Each proxy is a real process in its own network namespace. All of them follow one kube-apiserver %s with etcd. It has %d Services with
+%d endpoints, 2 to 10 each. **Proxies, API server and benchmark share one machine**, with %s.%s
 
 A rolling update lasts %.0f s. It replaces one endpoint after another, in 8 Services at a time. Each replacement is one write of an
 EndpointSlice. [SIG Scalability's latency](https://github.com/kubernetes/community/blob/master/sig-scalability/slos/network_programming_latency.md)
@@ -109,8 +109,9 @@ kernel. The benchmark itself writes the slices, so the latency excludes the Endp
 
 %s
 - Latency by the kernel: the kernels of up to %d nodes report each new rule and set element, as `+"`nft monitor`"+` shows them. All changes count.
-- Latency by metrics: all nodes, by kube-proxy's kubeproxy_network_programming_duration_seconds, whose first bucket ends at 250 ms, and by
-  Switchyard's switchyard_network_programming_duration_seconds, whose buckets start at 1 ms and double. Values inside a bucket are interpolated.
+- Latency by metrics: the histograms of all nodes. Values inside a bucket are interpolated. The first bucket of kube-proxy's
+  kubeproxy_network_programming_duration_seconds ends at 250 ms. The buckets of switchyard_network_programming_duration_seconds start at 1 ms
+  and double.
 - Changes seen: the share of the changes in the watched kernels, and in the metrics, at most %.0f s after the update. Switchyard's metric counts
   several changes of a Service once if it programs them together.
 - CPUs: the mean number of processors that were busy during the update, and that were idle. A **bold** number means a saturated machine: programs
