@@ -100,7 +100,7 @@ Written by `+"`%s`"+` in test/e2e, in %.0f minutes. `+"`make scale FULL=1`"+` is
 one, which writes nothing.
 
 Each proxy is a real process in its own network namespace. All of them follow one kube-apiserver %s with etcd. It has %d Services with
-%d endpoints, 2 to 10 each. **Proxies, API server and benchmark share one machine**, with %s.%s
+%d endpoints, 2 to 10 each. **Proxies, API server and benchmark share one machine.** It has %s.%s
 
 A rolling update lasts %.0f s. It replaces one endpoint after another, in 8 Services at a time. Each replacement is one write of an
 EndpointSlice. [SIG Scalability's latency](https://github.com/kubernetes/community/blob/master/sig-scalability/slos/network_programming_latency.md)
@@ -128,7 +128,7 @@ func (r *report) warning() string {
 	if !r.Busy {
 		return ""
 	}
-	return "\n**Other programs kept the machine busy, so these figures are not clean.** Repeat the run on an idle machine."
+	return "\n\n**Other programs kept the machine busy, so these figures are not clean.** Repeat the run on an idle machine."
 }
 
 // sampled is the greatest number of watched nodes.
