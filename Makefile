@@ -36,7 +36,7 @@ MINUTES ?= 20
 FIPS ?= v1.0.0
 
 .DEFAULT_GOAL := help
-.PHONY: published apidiff upgrade-grid quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets test-pods demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards alerts recipes dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof balance soak histories-windows test-windows differential-windows clean test-arch test-arch-machine test-fips
+.PHONY: published apidiff upgrade-grid quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets test-pods demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards alerts recipes dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare scale explained proof balance soak histories-windows test-windows differential-windows clean test-arch test-arch-machine test-fips
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -355,6 +355,9 @@ differential-windows: ## Compare load balancers with those of upstream's proxier
 compare: build upstream ## Measure beside upstream kube-proxy, at 10,000 services; writes docs/benchmarks/
 	@cd test/e2e && $(GO) run ./compare -switchyard ../../bin/switchyard -out ../../docs/benchmarks
 
+scale: build upstream ## Measure network programming latency of many proxies on one API server (10 minutes; FULL=1 for an hour, which writes docs/benchmarks/scale.md)
+	@cd test/e2e && $(GO) run ./scale -switchyard ../../bin/switchyard $(if $(FULL),-full)
+
 explained: ## Compare the reasons of 'switchyard explain' with the oracle's, in HISTORIES=20000 random histories
 	@echo "== explain and the oracle, $(or $(HISTORIES),20000) histories"
 	@$(GO) test -count=1 -timeout 60m -v -run TestExplanationsAgree ./test/oracle -explained $(or $(HISTORIES),20000)
@@ -370,7 +373,7 @@ proof: ## Inject faults into Switchyard under load; writes docs/proof.md (SCALE=
 	@$(GO) run ./test/cmd/proof -dataplane $(DATAPLANE) -scale $(SCALE) -out $(PROOF_PAGE) \
 		$$(if [ -e .cache/proof-upstream.json ]; then echo -beside .cache/proof-upstream.json; fi)
 
-balance: ## Compare where 20,000 connections go in each mode with weights, refused shares and hashes (2 minutes; MODES=nftables,ebpf; root, or user namespaces)
+balance: ## Compare where 20,000 connections go in each mode with weights, refused shares and hashes, and time clients of silent endpoints (3 minutes; MODES=nftables,ebpf; root, or user namespaces)
 	@$(GO) run ./test/cmd/balance -modes "$(MODES)"
 
 soak: ## Change a cluster at random for MINUTES=20 under load, and look at memory, open files and the end state

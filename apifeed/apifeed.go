@@ -18,7 +18,8 @@ import (
 
 // Options specifies which server to follow.
 type Options struct {
-	// Client says where the server is. OnError and OnConnect in it are not used.
+	// Client says where the server is. OnError and OnConnect in it are not used. Accepts is always all features: [backend.Run] leaves out
+	// what the dataplane lacks.
 	Client client.Options
 	// Logger gets services and parts of the node state that cannot be read. Default: nothing is logged.
 	Logger *slog.Logger

@@ -2,7 +2,7 @@ package backend
 
 import "github.com/switchyard-net/switchyard/state"
 
-// Package node looks for the abilities below, and for [Inspector] and [Counter]. All of them are optional.
+// Package node looks for the abilities below, and for [Inspector], [EndpointInspector] and [Counter]. All of them are optional.
 
 // Drainer is a [Backend] that carries connections itself. They end when it is closed.
 type Drainer interface {

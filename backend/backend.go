@@ -1,9 +1,16 @@
 // Package backend has the contract of dataplanes, [Backend], and [Run], which keeps one in step with a feed of states. Each dataplane is a
 // package below this one.
 //
-// Implement [Backend] for a dataplane in the process that computes the state. A dataplane that gets the state from the node-local API
-// implements the Sink of package client instead. To run a Backend, start a source with a sink of a store.Store and call [Run] with the
-// store as the feed. The program examples/embed/parts shows this. Package node starts them, and everything else that a service proxy needs.
+// Package node runs a Backend with everything else that a service proxy needs. Package apifeed runs it in a process of its own, in step with the
+// node-local API. A program that imports neither this package nor state implements the Sink of package client instead.
+//
+// By hand, a Backend needs a store and a source of objects, such as the source of package source/kube:
+//
+//	st := store.New(store.Options{Brain: brain.Config{NodeName: "node-a"}})
+//	sink := st.Source("cluster")
+//	go source.Run(ctx, sink)
+//	err := backend.Run(ctx, st, b, backend.RunOptions{})
+//
 // Package conformance tests a dataplane with real packets.
 //
 // Run does the work that all dataplanes share. It retries with a growing pause, cuts large updates into parts, and keeps the last good
@@ -36,7 +43,8 @@ type Backend interface {
 	// record, and Run retries it later. The dataplane may keep entries of an earlier process for a refused service that it has no record of.
 	//
 	// A dataplane without transactions cannot always leave a service as it is. It takes the new record, and names the service in [Result].Failed
-	// until it is complete. Run retries it with an update that may have the revision that was applied last.
+	// until it is complete. Run retries it with an update that may have the revision that was applied last. A dataplane that can never serve a
+	// part of a service, such as its UDP ports, serves the rest and names the service there, too.
 	//
 	// A large update comes in several parts ([RunOptions].PartEntries). Each part is an update in itself. All parts but the last one have the
 	// revision before the update.

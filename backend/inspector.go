@@ -14,6 +14,13 @@ type Inspector interface {
 	Inspect(q Query) (Held, error)
 }
 
+// EndpointInspector is a [Backend] that knows of endpoints what no record says. A dataplane need not be one.
+type EndpointInspector interface {
+	// InspectEndpoints is Inspect for Silent and Deadlines only, and returns nothing else. It lists neither endpoints nor connections, so that it
+	// can be called for many frontends.
+	InspectEndpoints(q Query) (Held, error)
+}
+
 // Query is a new connection to a frontend.
 type Query struct {
 	Frontend state.FrontendKey

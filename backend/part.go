@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 
@@ -48,37 +49,37 @@ func share(from, to *state.Service) *state.Service {
 	if from == nil || to == nil {
 		return to
 	}
-	shared := *to
-	shared.Ports = make([]state.Port, 0, len(to.Ports))
+	ports := make([]state.Port, 0, len(to.Ports))
 	for _, p := range pairPorts(from, to) {
 		switch {
 		case p.to == nil:
 		case p.from != nil && p.from.Equal(p.to):
-			shared.Ports = append(shared.Ports, *p.from)
+			ports = append(ports, *p.from)
 		default:
 			next := *p.to
 			if p.from != nil && slices.EqualFunc(p.from.Frontends, next.Frontends, state.Frontend.Equal) {
 				next.Frontends = p.from.Frontends
 			}
-			shared.Ports = append(shared.Ports, next)
+			ports = append(ports, next)
 		}
 	}
-	return &shared
+	return to.WithPorts(ports)
 }
 
 func sameList[E any](a, b []E) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
 // isSame reports whether the ports of a pair are the same memory.
 func (p *portPair) isSame() bool {
-	same := func(a, b *state.Route) bool {
-		return a.Verdict == b.Verdict && a.Refused == b.Refused && sameList(a.Endpoints, b.Endpoints)
+	same := func(a, b [4]*state.Route) bool {
+		return slices.EqualFunc(a[:], b[:], func(a, b *state.Route) bool {
+			return a.Verdict == b.Verdict && a.Refused == b.Refused && sameList(a.Endpoints, b.Endpoints)
+		})
 	}
 	return p.from == p.to || p.from != nil && p.to != nil &&
 		p.from.Affinity == p.to.Affinity && p.from.Balance == p.to.Balance && p.from.Ejection == p.to.Ejection && p.from.DrainSeconds == p.to.DrainSeconds &&
 		sameList(p.from.Frontends, p.to.Frontends) && sameList(p.from.Lingering, p.to.Lingering) &&
 		p.from.Internal.Masquerade == p.to.Internal.Masquerade && p.from.External.Masquerade == p.to.External.Masquerade &&
-		same(&p.from.Internal.Inside, &p.to.Internal.Inside) && same(&p.from.Internal.Outside, &p.to.Internal.Outside) &&
-		same(&p.from.External.Inside, &p.to.External.Inside) && same(&p.from.External.Outside, &p.to.External.Outside)
+		same(p.from.Routes(), p.to.Routes())
 }
 
 // isGradual reports whether steps can make the change of a pair. Both ports must distinguish the same kinds of clients, and no frontend may
@@ -294,14 +295,8 @@ func (p *portPair) lingering(mixed *state.Port) []state.Endpoint {
 	slices.SortFunc(all, state.Endpoint.Compare)
 	all = slices.CompactFunc(all, func(a, b state.Endpoint) bool { return a.Addr == b.Addr })
 	return slices.DeleteFunc(all, func(e state.Endpoint) bool {
-		for _, t := range []*state.Traffic{&mixed.Internal, &mixed.External} {
-			for _, r := range []*state.Route{&t.Inside, &t.Outside} {
-				if _, is := slices.BinarySearchFunc(r.Endpoints, e, state.Endpoint.Compare); is {
-					return true
-				}
-			}
-		}
-		return false
+		routes := mixed.Routes()
+		return slices.ContainsFunc(routes[:], func(r *state.Route) bool { return r.Has(e.Addr) })
 	})
 }
 
@@ -392,7 +387,7 @@ func (p *portPair) stepFrontends(m *moving, most int, gone bool) (next *state.Po
 	}
 	goes := func(f *state.Frontend) bool {
 		n := left[f.Kind == state.ClusterIP]
-		if n == 1 && !isUnused(trafficOf(p.to, f)) {
+		if n == 1 && !isUnused(p.to.Traffic(f.Kind)) {
 			return false
 		}
 		left[f.Kind == state.ClusterIP] = n - 1
@@ -482,20 +477,13 @@ func (m *moving) keep(p *portPair) (to *state.Port, kept bool) {
 	}
 	with := *p.to
 	for _, f := range stay {
-		if t := trafficOf(&with, &f); isUnused(t) {
-			*t = *trafficOf(p.from, &f)
+		if t := with.Traffic(f.Kind); isUnused(t) {
+			*t = *p.from.Traffic(f.Kind)
 		}
 	}
 	with.Frontends = slices.Concat(with.Frontends, stay)
 	slices.SortFunc(with.Frontends, state.Frontend.Compare)
 	return &with, true
-}
-
-func trafficOf(p *state.Port, f *state.Frontend) *state.Traffic {
-	if f.Kind == state.ClusterIP {
-		return &p.Internal
-	}
-	return &p.External
 }
 
 // part returns the record after a part of a change, and how many entries the part takes: about most. The cost is 0 if other services must
@@ -558,19 +546,13 @@ func part(from, to *state.Service, m *moving, most, at int) (next *state.Service
 		return to, max(1, cost), 0, true
 	}
 	take(pairs, chosen, m.within)
-	next = &state.Service{}
-	if to != nil {
-		*next = *to
-	} else {
-		*next = *from
-	}
-	next.Ports = make([]state.Port, 0, len(chosen))
+	ports := make([]state.Port, 0, len(chosen))
 	for _, p := range chosen {
 		if p != nil {
-			next.Ports = append(next.Ports, *p)
+			ports = append(ports, *p)
 		}
 	}
-	return next, cost, end, false
+	return cmp.Or(to, from).WithPorts(ports), cost, end, false
 }
 
 // gained calls do with the frontends that a port gets by a change.

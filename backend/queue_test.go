@@ -141,7 +141,7 @@ func frontendsOf(t *testing.T, all map[state.ServiceName]*state.Service) map[sta
 				if keys[k] != nil {
 					t.Fatalf("%v is there twice, once of %v", k, name)
 				}
-				tr := trafficOf(p, &p.Frontends[j])
+				tr := p.Traffic(p.Frontends[j].Kind)
 				keys[k] = &heldBy{tr, fmt.Sprint(name, p.Name, p.Frontends[j].Kind == state.ClusterIP), name, p.Name, p.Frontends[j].Kind}
 				used[tr] = true
 			}
@@ -298,7 +298,7 @@ func port(all map[state.ServiceName]*state.Service, h *heldBy) *heldBy {
 	if s := all[h.service]; s != nil {
 		for i := range s.Ports {
 			if p := &s.Ports[i]; p.Name == h.port {
-				if tr := trafficOf(p, &state.Frontend{Kind: h.kind}); !isUnused(tr) {
+				if tr := p.Traffic(h.kind); !isUnused(tr) {
 					return &heldBy{Traffic: tr}
 				}
 			}

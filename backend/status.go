@@ -22,7 +22,8 @@ type Status struct {
 	// last error of either, nil if Failures is 0.
 	Failures int
 	Err      error
-	// Failed are the services that cannot be programmed, with the reasons.
+	// Failed are the services that cannot be programmed, with the reasons. A service stays here until an Apply has programmed it, also if a
+	// Verify has repaired it.
 	Failed map[state.ServiceName]error
 	// Written and Repaired sum up the results of all calls; see [Result].
 	Written, Repaired int

@@ -52,6 +52,8 @@ type Config struct {
 	// Young are the endpoints that slow start concerns, sorted by address. They count for services with the annotation only. [SlowStartOf] has its
 	// length.
 	Young []Young
+	// NodeHealth is when the endpoints on a Node come last. Package store applies it to all endpoints; [Compute] goes by their field NodeUnready.
+	NodeHealth NodeHealth
 	// Ejection takes new connections from TCP endpoints that do not answer, of services without the annotation switchyard.net/eject.
 	Ejection bool
 }
@@ -62,7 +64,7 @@ func (c *Config) Equal(o *Config) bool {
 		c.NodePorts.Equal(o.NodePorts) && c.MasqueradeAll == o.MasqueradeAll && slices.Equal(c.ExternalIPs, o.ExternalIPs) && c.NodeExternalIPs == o.NodeExternalIPs &&
 		c.IgnoreExternalIPs == o.IgnoreExternalIPs && c.MaxEntries == o.MaxEntries && c.MaxFrontends == o.MaxFrontends && c.TCPLingers == o.TCPLingers &&
 		c.Ping == o.Ping && c.Ejection == o.Ejection && slices.Equal(c.AcceptAnnotationsOf, o.AcceptAnnotationsOf) && slices.Equal(c.NoRanges, o.NoRanges) &&
-		slices.Equal(c.Young, o.Young)
+		slices.Equal(c.Young, o.Young) && c.NodeHealth == o.NodeHealth
 }
 
 // Families is a set of IP families.
@@ -118,6 +120,10 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 	health := newHealth(svc)
 	for i := range ports {
 		p := &ports[i]
+		settings := settings
+		if claims[i].last != 0 {
+			settings = settings.forRanges()
+		}
 		// Kubernetes and the record both count the timeout in whole seconds.
 		p.Affinity = max(svc.Affinity.Truncate(time.Second), 0)
 		if p.Affinity == 0 { // which wins

@@ -28,7 +28,7 @@ func locate(cfg *Config, node *model.Node) location {
 // traits are all properties of an endpoint that count, as seen from this node. Their numeric order decides which of
 // several endpoints with one address and port wins. An endpoint that is not terminating comes first, because the
 // address of a dying pod may already belong to a new one (pkg/proxy/endpointslicecache.go, addEndpoints). A ready
-// endpoint comes next. The other traits only make the choice independent of the order of the slices.
+// endpoint comes next, and one whose Node is not unready. The other traits only make the choice independent of the order of the slices.
 type traits uint16
 
 const (
@@ -39,6 +39,7 @@ const (
 	nodeHere                      // hinted for this node
 	nodeHinted                    // hinted for any node
 	local                         // on this node
+	nodeUp                        // on no unready node (see [NodeHealth])
 	serving
 	ready
 	lasting // not terminating
@@ -55,6 +56,7 @@ func (l location) traitsOf(ep *model.Endpoint) traits {
 	set(!ep.Terminating, lasting)
 	set(ep.Ready, ready)
 	set(ep.Serving, serving)
+	set(!ep.NodeUnready, nodeUp)
 	set(l.node != "" && ep.NodeName == l.node, local)
 	set(len(ep.NodeHints) > 0, nodeHinted)
 	set(l.node != "" && slices.Contains(ep.NodeHints, l.node), nodeHere)
@@ -297,20 +299,23 @@ type selection struct{ mask, want traits }
 // misses returns the traits by which an endpoint differs from those that are taken, none if it is one of them.
 func (s selection) misses(is traits) traits { return (is ^ s.want) & s.mask }
 
+// with returns the selection of those that also have a trait.
+func (s selection) with(t traits) selection { return selection{s.mask | t, s.want | t} }
+
 // cluster returns the endpoints for traffic policy Cluster: the ready endpoints that hints leave. If none is ready, it
 // returns the endpoints that serve while they terminate, regardless of hints (pkg/proxy/topology.go,
-// CategorizeEndpoints).
+// CategorizeEndpoints). In both steps, endpoints on unready Nodes count only if there are no others ([NodeHealth]).
 func (c candidates) cluster(sh shares) ([]state.Endpoint, selection) {
 	best, sh := sh.best(c)
 	if eps := c.having(best, sh); len(eps) > 0 {
 		return eps, best
 	}
-	rest := selection{serving | lasting, serving}
-	return c.having(rest, shares{}), rest
+	return c.terminating()
 }
 
 // local returns the endpoints for traffic policy Local: the ready ones on this node, else those on this node that are
-// serving while they terminate. Hints never apply (pkg/proxy/topology.go, CategorizeEndpoints).
+// serving while they terminate. Hints never apply (pkg/proxy/topology.go, CategorizeEndpoints). Neither does [NodeHealth],
+// because all endpoints are on one Node.
 func (c candidates) local(sh shares) ([]state.Endpoint, selection) {
 	best := selection{ready | local, ready | local}
 	if eps := c.having(best, sh.ofLocal()); len(eps) > 0 {
@@ -320,13 +325,13 @@ func (c candidates) local(sh shares) ([]state.Endpoint, selection) {
 	return c.having(rest, shares{}), rest
 }
 
-// tally is which traits all ready endpoints have, and which some of them have.
+// tally is which traits all endpoints of a selection have, and which some of them have.
 type tally struct{ all, some traits }
 
-func (c candidates) tally() tally {
+func (c candidates) tally(among selection) tally {
 	t := tally{all: ^traits(0)}
 	for _, e := range c {
-		if e.is&ready != 0 {
+		if among.misses(e.is) == 0 {
 			t.all &= e.is
 			t.some |= e.is
 		}
@@ -334,7 +339,7 @@ func (c candidates) tally() tally {
 	return t
 }
 
-// use reports whether hints of a kind count. All ready endpoints must carry them, and at least one must be meant for
+// use reports whether hints of a kind count. All ready endpoints of the selection must carry them, and at least one must be meant for
 // this node (pkg/proxy/topology.go, topologyModeFromHints).
 func (t tally) use(hinted, here traits) HintUse {
 	switch {

@@ -58,6 +58,8 @@ const (
 	NoWeight Reason = "NoWeight"
 	// NoZoneWeight: the weight of the zone of the endpoint is 0 for this node, and endpoints of the other kind of zone are ready.
 	NoZoneWeight Reason = "NoZoneWeight"
+	// NodeUnready: the Node of the endpoint is unready ([NodeHealth]), and there are endpoints on other Nodes.
+	NodeUnready Reason = "NodeUnready"
 	// HintedElsewhere: the hints of the endpoint name other nodes or zones, and hints are in use.
 	HintedElsewhere Reason = "HintedElsewhere"
 )
@@ -135,8 +137,8 @@ type PortReasons struct {
 	// ClusterTerminates and LocalTerminates report whether no endpoint that the policy could choose is ready, so that it takes those that
 	// are serving while they terminate.
 	ClusterTerminates, LocalTerminates bool
-	// NodeHints and ZoneHints are whether hints choose among the endpoints of policy Cluster. ZoneHints is empty if NodeHints are used, and if the Service
-	// has zone weights, which replace them.
+	// NodeHints and ZoneHints are whether hints choose among the endpoints of policy Cluster, except for endpoints with the reason NodeUnready. ZoneHints
+	// is empty if NodeHints are used, and if the Service has zone weights, which replace them.
 	NodeHints, ZoneHints HintUse
 	// Zones is whether zone weights count for policy Cluster, with the zones of endpoints for hints. It is empty without zone weights, and if NodeHints
 	// are used.
@@ -266,7 +268,7 @@ func (e *Explanation) port(c *claim, fits bool, here location, from *supply, par
 		ClusterTerminates: by.cluster.mask != 0 && by.cluster.want&ready == 0,
 		LocalTerminates:   by.local.mask != 0 && by.local.want&ready == 0,
 	}
-	t := active.tally()
+	t := active.tally(active.ready())
 	r.NodeHints = t.use(nodeHinted, nodeHere)
 	switch {
 	case r.NodeHints == HintsUsed:
@@ -366,10 +368,12 @@ func (s selection) reasons(is traits) (why []Reason) {
 	if misses&local != 0 {
 		why = append(why, OtherNode)
 	}
-	if is&ready != 0 && misses&(nodeHere|zoneHere) != 0 {
+	switch {
+	case len(why) == 0 && misses&nodeUp != 0:
+		why = append(why, NodeUnready) // which hints are not about
+	case is&ready != 0 && misses&(nodeHere|zoneHere) != 0:
 		why = append(why, HintedElsewhere)
-	}
-	if is&ready != 0 && misses&near != 0 {
+	case is&ready != 0 && misses&near != 0:
 		why = append(why, NoZoneWeight)
 	}
 	return why

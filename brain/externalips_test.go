@@ -116,6 +116,8 @@ func TestConfigEqual(t *testing.T) {
 				c.AcceptAnnotationsOf = []string{"cilium.io"}
 			case []brain.Young:
 				c.Young = []brain.Young{{Addr: netip.MustParseAddr("192.0.2.1"), Age: 3}}
+			case brain.NodeHealth:
+				c.NodeHealth.IgnoreAbove = 7
 			case []netip.Addr:
 				c.NoRanges = addrs("192.0.2.1")
 			default:

@@ -140,3 +140,26 @@ func TestRecordOfRanges(t *testing.T) {
 		t.Errorf("the record has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
+
+// TestSettingsOfRanges: a range hashes and answers echo requests as the ports of its service do. It has no feature that needs the port of an endpoint.
+func TestSettingsOfRanges(t *testing.T) {
+	for value, want := range map[string]state.Balance{"hash": state.HashClient, "hash-connection": state.HashConnection, "least-connections": state.Random} {
+		svc := withRanges(service(), "rtp=10000-19999/TCP")
+		for name, value := range map[string]string{
+			model.BalanceAnnotation: value, model.DrainAnnotation: "30s", model.EjectAnnotation: "true", model.PingAnnotation: "true",
+		} {
+			svc.Annotations = append(svc.Annotations, model.Annotation{Name: name, Value: value})
+		}
+		for _, p := range compute(t, config(), thisNode(), svc, slice(state.IPv4, "10.1.0.1")).Ports {
+			if p.Name != "rtp" {
+				if p.Balance == state.Random || !p.Ejection || p.DrainSeconds != 30 {
+					t.Errorf("%s: port %q has %+v", value, p.Name, p)
+				}
+				continue
+			}
+			if p.Balance != want || p.Ejection || p.DrainSeconds != 0 || !p.Frontends[0].Ping || len(p.Lingering) > 0 {
+				t.Errorf("%s: the range has %+v", value, p)
+			}
+		}
+	}
+}

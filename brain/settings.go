@@ -41,6 +41,16 @@ const (
 // or returns the option, or configured if there is none.
 func (o option) or(configured bool) bool { return o == yes || o == asConfigured && configured }
 
+// forRanges returns what counts for ranges of ports. Dataplanes count, probe and reset connections by the port of an endpoint, and endpoints of a range have
+// none.
+func (s Settings) forRanges() Settings {
+	if s.Balance == state.LeastConnections {
+		s.Balance = state.Random
+	}
+	s.DrainSeconds, s.Eject = 0, no
+	return s
+}
+
 // readers take the values of annotations into settings. They return what a value must be, if it is not, and change nothing then.
 var readers = map[string]func(s *Settings, value string) (want string){
 	model.BalanceAnnotation:     readBalance,

@@ -96,27 +96,28 @@ func (s *Settings) shares(cfg *Config) shares {
 // multiplies reports whether the annotations of a service may give different weights to endpoints of a slice.
 func (s *Settings) multiplies() bool { return s.SlowStart > 0 || s.ZoneWeights != ZoneWeights{} }
 
-// best returns which ready endpoints policy Cluster takes, and what multiplies their weights. Hints for nodes win over zone weights, which replace hints
+// best returns which ready endpoints policy Cluster takes, and what multiplies their weights. Endpoints on unready Nodes come last. Hints for nodes win over zone weights, which replace hints
 // for zones. As hints, zone weights count only where the zones of the node and of all ready endpoints are known.
 func (sh shares) best(c candidates) (selection, shares) {
-	t, zones := c.tally(), sh.zones
+	among := c.ready()
+	t, zones := c.tally(among), sh.zones
 	sh.zones = ZoneWeights{}
 	switch {
 	case t.use(nodeHinted, nodeHere) == HintsUsed:
-		return selection{ready | nodeHere, ready | nodeHere}, sh
+		return among.with(nodeHere), sh
 	case zones == ZoneWeights{}:
 		if t.use(zoneHinted, zoneHere) == HintsUsed {
-			return selection{ready | zoneHere, ready | zoneHere}, sh
+			return among.with(zoneHere), sh
 		}
 	case t.use(zoned, near) != HintsUsed || t.all&near != 0: // they are all in other zones, or all in this one
 	case zones.Other == 0:
-		return selection{ready | near, ready | near}, sh
+		return among.with(near), sh
 	case zones.Same == 0:
-		return selection{ready | near, ready}, sh
+		return selection{among.mask | near, among.want}, sh
 	default:
 		sh.zones = zones
 	}
-	return selection{ready, ready}, sh
+	return among, sh
 }
 
 // ofLocal returns what multiplies the weights of endpoints for policy Local: they are all in the zone of the node.

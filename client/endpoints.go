@@ -73,8 +73,8 @@ func New(flags FlagSet) *EndpointsClient {
 	return epc
 }
 
-// DefaultFlags binds the fields of the client to the standard flags. The current value of a field is the default of its
-// flag.
+// DefaultFlags binds the fields of the client to the standard flags: target, node, instance-id, rev, error-delay, socket-users, tls-ca,
+// tls-cert, tls-key and tls-server-name. The current value of a field is the default of its flag.
 func (epc *EndpointsClient) DefaultFlags(flags FlagSet) {
 	flags.StringVar(&epc.Target, "target", cmp.Or(epc.Target, DefaultTarget), "the server: unix:///path, tcp://host:port, host:port or a target of gRPC")
 	flags.Uint64Var(&epc.InstanceID, "instance-id", epc.InstanceID, "instance ID of the state to resume from")

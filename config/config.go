@@ -51,7 +51,8 @@ type Config struct {
 	// requirements. If it is false, the process ends at its start instead. Files of kube-proxy, v1alpha1, are read as
 	// if it were true.
 	AllowModeFallback bool
-	// DetectLocalMode specifies how connections of pods are distinguished from others. Empty means ClusterCIDR.
+	// DetectLocalMode specifies how connections of pods are distinguished from others. Empty means ClusterCIDR. Without ClusterCIDRs, no
+	// client then counts as a pod, and connections to cluster IPs keep their source.
 	DetectLocalMode LocalMode
 	// DetectLocal has what DetectLocalMode needs.
 	DetectLocal DetectLocal
@@ -68,6 +69,8 @@ type Config struct {
 	AcceptAnnotationsOf []string
 	// Ejection is about endpoints that do not answer.
 	Ejection Ejection
+	// NodeHealth is about endpoints on Nodes that shut down or are not ready.
+	NodeHealth NodeHealth
 	// Services bounds what Services may ask for.
 	Services Services
 	// ConfigSyncPeriod is how long a watch of the API server lasts at least. The next one goes on from where it ended, if the API server's history
@@ -218,6 +221,16 @@ type Ejection struct {
 	ProbeTimeout Duration
 }
 
+// NodeHealth is about endpoints on Nodes that shut down or are not ready. They come last: see [brain.NodeHealth].
+type NodeHealth struct {
+	// Enabled turns this on, and lets the process watch all Nodes.
+	Enabled bool
+	// NotReadyAfter is how long a Node must not have been ready.
+	NotReadyAfter Duration
+	// IgnoreAbovePercent is how many of all Nodes, in percent, may not be ready for this to hold.
+	IgnoreAbovePercent int32
+}
+
 // Linux has the settings of Linux that do not depend on the dataplane.
 type Linux struct {
 	Conntrack Conntrack
@@ -272,7 +285,8 @@ type API struct {
 	Names bool
 }
 
-// Default returns the configuration of an empty v1alpha2 file. It shares nothing with other configurations.
+// Default returns the configuration of an empty v1alpha2 file. It serves /healthz at port 10256 of all addresses, /metrics at
+// 127.0.0.1:10249, and the admin API at [DefaultAdminAddress]. A second node in the same network namespace needs other addresses. The result shares nothing with other configurations.
 func Default() *Config {
 	return &Config{
 		ClientConnection:    ClientConnection{ContentType: "application/vnd.kubernetes.protobuf", QPS: 5, Burst: 10},
@@ -286,6 +300,7 @@ func Default() *Config {
 		SyncPeriod:          duration(30 * time.Second),
 		MinSyncPeriod:       duration(time.Second),
 		Ejection:            Ejection{ProbeTimeout: duration(time.Second)},
+		NodeHealth:          NodeHealth{NotReadyAfter: duration(40 * time.Second), IgnoreAbovePercent: 55},
 		Services:            Services{MaxEntries: ByMemory, MaxEntriesPerNamespace: ByMemory, MaxEntriesPerNode: ByMemory},
 		Linux: Linux{
 			Conntrack: Conntrack{

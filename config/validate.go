@@ -39,6 +39,7 @@ func (c *Config) Validate(platform string) []*FieldError {
 	if d := c.Ejection.ProbeTimeout.Duration; d < 100*time.Millisecond || d > 20*time.Second {
 		errs.Add("ejection.probeTimeout", "must be from 100ms to 20s, got %v", c.Ejection.ProbeTimeout)
 	}
+	c.NodeHealth.validate(&errs)
 	c.Linux.validate(&errs)
 	c.API.validate(&errs)
 	return slices.Concat(errs,
@@ -184,6 +185,15 @@ func (c *Config) validateAnnotations(errs *FieldErrors) {
 		case slices.Contains(c.AcceptAnnotationsOf[:i], domain):
 			errs.Add(IndexPath(at, i), "must not be in the list twice, got %q", domain)
 		}
+	}
+}
+
+func (h *NodeHealth) validate(errs *FieldErrors) {
+	if d := h.NotReadyAfter.Duration; d < time.Second || d > 24*time.Hour {
+		errs.Add("nodeHealth.notReadyAfter", "must be from 1s to 24h, got %v", h.NotReadyAfter)
+	}
+	if p := h.IgnoreAbovePercent; p < 1 || p > 100 {
+		errs.Add("nodeHealth.ignoreAbovePercent", "must be from 1 to 100, got %d", p)
 	}
 }
 

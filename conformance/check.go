@@ -54,7 +54,8 @@ type item struct {
 	run  func(ctx context.Context, d Dataplane) (log string, outcome Outcome)
 }
 
-// Names are the names of a dataplane's stories, such as stories/hairpin, and histories, such as random/seed-1.
+// Names are the names of a dataplane's stories, such as stories/hairpin, and histories, such as random/seed-1. Run names its subtests like
+// this. RunStories and RunHistories leave out the first part.
 func Names(d Dataplane) []string {
 	var names []string
 	for _, i := range items(d, "") {

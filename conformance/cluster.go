@@ -59,6 +59,7 @@ type clusterOptions struct {
 	detector      state.LocalDetector
 	nodePorts     state.NodePortAddresses
 	masqueradeAll bool
+	nodeHealth    brain.NodeHealth
 	partEntries   int // as in backend.RunOptions
 }
 
@@ -81,7 +82,7 @@ func newCluster(ctx context.Context, d Dataplane, o clusterOptions) (*cluster, e
 		return nil, errors.Join(err, l.Close())
 	}
 	c := &cluster{ctx: ctx, dataplane: d, settings: o.settings, lab: l, recorder: recorder, output: output, partEntries: o.partEntries, changed: make(chan struct{})}
-	c.config = brain.Config{NodeName: l.Node().Name, LocalDetector: o.detector, NodePorts: o.nodePorts, MasqueradeAll: o.masqueradeAll}
+	c.config = brain.Config{NodeName: l.Node().Name, LocalDetector: o.detector, NodePorts: o.nodePorts, MasqueradeAll: o.masqueradeAll, NodeHealth: o.nodeHealth}
 	c.store = store.New(store.Options{Brain: c.config, Logger: o.settings.Logger})
 	if err := c.follow(d.NewAPI); err != nil {
 		return nil, errors.Join(err, c.closeLab())
@@ -137,7 +138,7 @@ func (d direct) Update(set []model.Object, deleted []model.Ref) error {
 
 func (direct) Close() error { return nil }
 
-// nodes are the objects that describe the lab's nodes and its service CIDRs.
+// nodes are the objects that describe the lab's nodes, which are ready, and its service CIDRs.
 func (c *cluster) nodes(zone string) []model.Object {
 	o := c.lab.Options()
 	return []model.Object{
@@ -331,11 +332,9 @@ func (f refusingFeed) Next(ctx context.Context, after state.Revision) (*state.Up
 	defer f.cluster.mu.Unlock()
 	return changed(u, func(s *state.Service) bool { return f.cluster.refused[s.Name] > 0 }, func(s *state.Service) {
 		for i := range s.Ports {
-			for _, t := range []*state.Traffic{&s.Ports[i].Internal, &s.Ports[i].External} {
-				for _, r := range []*state.Route{&t.Inside, &t.Outside} {
-					if r.Weighted() {
-						r.Refused = f.cluster.refused[s.Name]
-					}
+			for _, r := range s.Ports[i].Routes() {
+				if r.Weighted() {
+					r.Refused = f.cluster.refused[s.Name]
 				}
 			}
 		}
@@ -358,35 +357,20 @@ func changed(u *state.Update, which func(*state.Service) bool, do func(*state.Se
 	return &next
 }
 
-// spreadsByWeight reports whether the dataplane may share connections by weight, and whether it may share them evenly. A dataplane that follows the API
-// tells the server alone which features it knows.
-func (c *cluster) spreadsByWeight() (weighted, even bool) {
+// mayProgram reports whether the dataplane may program a feature of records, and whether it may leave the feature out. Only one is so, unless the
+// dataplane follows the API: it tells the server alone.
+func (c *cluster) mayProgram(feature state.Features) (with, without bool) {
 	if c.follower != nil {
 		return true, true
 	}
-	weighted = backend.FeaturesOf(c.backend)&state.Weights != 0
-	return weighted, !weighted
+	with = backend.FeaturesOf(c.backend)&feature != 0
+	return with, !with
 }
 
-// programs reports whether the dataplane is known to program a feature. A dataplane that follows the API tells the server alone.
+// programs reports whether the dataplane is known to program a feature of records.
 func (c *cluster) programs(feature state.Features) bool {
-	return c.follower == nil && backend.FeaturesOf(c.backend)&feature != 0
-}
-
-// resetsAtDeadline reports whether the dataplane may reset connections at the drain deadline of a Service, and whether it may leave them. A dataplane
-// that follows the API tells the server alone.
-func (c *cluster) resetsAtDeadline() (resets, leaves bool) {
-	if c.follower != nil {
-		return true, true
-	}
-	resets = backend.FeaturesOf(c.backend)&state.DrainDeadline != 0
-	return resets, !resets
-}
-
-// ejects reports whether the dataplane is known to eject silent endpoints where a Service asks for it. A dataplane that follows the API tells the server
-// alone.
-func (c *cluster) ejects() bool {
-	return c.follower == nil && backend.FeaturesOf(c.backend)&state.Ejection != 0
+	_, without := c.mayProgram(feature)
+	return !without
 }
 
 // makeUnknown has what changes of a service from now on served with a value that no dataplane knows.

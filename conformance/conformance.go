@@ -40,7 +40,7 @@ type Dataplane struct {
 	// ends is a failure; a return afterwards is not. It is called on a thread inside the namespace of the node under
 	// test. Processes that it starts from there are also inside, and so is [client.Sink.Apply] if Follow is a call of
 	// [client.RunSink]; other goroutines are not. It may be called again after it has returned. Then it must take over
-	// everything that it left in the kernel.
+	// everything that it left in the kernel. In between, the node must go on to serve connections.
 	//
 	// [client.Sink.Apply]: https://pkg.go.dev/github.com/switchyard-net/switchyard/client#Sink
 	// [client.RunSink]: https://pkg.go.dev/github.com/switchyard-net/switchyard/client#RunSink

@@ -146,7 +146,7 @@ func tryHistory(ctx context.Context, d Dataplane, seed uint64, end func(*cluster
 		}
 	}
 	// Less than one in a billion histories refuses nothing then, if it draws at random. For hashes, the seed decides.
-	if weighted, even := c.spreadsByWeight(); weighted && !even && w.expected > 21 && w.seen == 0 {
+	if c.programs(state.Weights) && w.expected > 21 && w.seen == 0 {
 		return fmt.Errorf("seed %d: none of the connections were refused, want about %.0f", seed, w.expected)
 	}
 	return nil
@@ -324,7 +324,7 @@ func (w *walk) refusedShare(want probe.Answer) float64 {
 		}
 		sum += float64(c.Weight)
 	}
-	if weighted, _ := w.spreadsByWeight(); !weighted || len(want.Choices) == 0 {
+	if weighted, _ := w.mayProgram(state.Weights); !weighted || len(want.Choices) == 0 {
 		return 0
 	}
 	return float64(w.refused) / sum

@@ -158,6 +158,7 @@ func commands() map[string]func(ts *testscript.TestScript, neg bool, args []stri
 		"refuse":          (*story).refuse,
 		"silence":         (*story).silence,
 		"zone":            (*story).zone,
+		"shut-down":       (*story).shutDown,
 		"configure":       (*story).configure,
 		"address":         (*story).address,
 		"leak-loopback":   (*story).leakLoopback,

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/kubeconv"
 	"github.com/switchyard-net/switchyard/model"
@@ -23,7 +24,7 @@ import (
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
-// startCluster: cluster [detect=none|cluster-cidr|node-cidr|prefix:P|bridge:DEV] [masquerade-all] [limit-icmp]
+// startCluster: cluster [detect=none|cluster-cidr|node-cidr|prefix:P|bridge:DEV] [masquerade-all] [limit-icmp] [node-health]
 // [node-ports=primary|all|CIDR,...].
 func (s *story) startCluster(ts *testscript.TestScript, args []string) error {
 	if s.cluster != nil {
@@ -36,6 +37,8 @@ func (s *story) startCluster(ts *testscript.TestScript, args []string) error {
 		switch key {
 		case "masquerade-all":
 			o.masqueradeAll = true
+		case "node-health":
+			o.nodeHealth = brain.NodeHealth{Enabled: true, NotReadyAfter: time.Hour, IgnoreAbove: 50}
 		case "limit-icmp":
 			o.lab.LimitICMP = true
 		case "detect":
@@ -310,6 +313,22 @@ func (s *story) read(ts *testscript.TestScript, files []string) ([]model.Object,
 func (s *story) zone(_ *testscript.TestScript, args []string) error {
 	return s.cluster.update(s.cluster.nodes(strings.Join(args, "")), nil)
 }
+
+// shutDown: shut-down node|other|nobody
+func (s *story) shutDown(_ *testscript.TestScript, args []string) error {
+	nodes := s.cluster.nodes("zone")
+	if len(args) != 1 || args[0] != "nobody" && !slices.ContainsFunc(nodes, func(o model.Object) bool { return o.Ref() == nodeRef(args[0]) }) {
+		return errors.New("usage: shut-down node|other|nobody")
+	}
+	for _, o := range nodes {
+		if n, ok := o.(*model.Node); ok && n.Name == args[0] {
+			n.Health = model.NodeShuttingDown
+		}
+	}
+	return s.cluster.update(nodes, nil)
+}
+
+func nodeRef(name string) model.Ref { return model.Ref{Kind: model.KindNode, Name: name} }
 
 // address: address add|remove HOST PREFIX...
 func (s *story) address(_ *testscript.TestScript, args []string) error {

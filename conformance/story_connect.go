@@ -66,7 +66,7 @@ func (s *story) connect(_ *testscript.TestScript, args []string) error {
 	if err != nil {
 		return err
 	}
-	if want.ejects && !s.cluster.ejects() {
+	if want.ejects && !s.cluster.programs(state.Ejection) {
 		return nil
 	}
 	var checks []func() error
@@ -366,7 +366,7 @@ func (s *story) checkWeights(seen map[string]int, want expectation, count int) e
 	for _, server := range want.servers {
 		byWeight[server], evenly[server] = weights[server], 1
 	}
-	weighted, even := s.cluster.spreadsByWeight()
+	weighted, even := s.cluster.mayProgram(state.Weights)
 	if weighted && isShared(seen, byWeight, count) || even && isShared(seen, evenly, count) {
 		return nil
 	}

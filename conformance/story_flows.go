@@ -118,7 +118,7 @@ func (s *story) talk(_ *testscript.TestScript, args []string) error {
 		if fails && answer.Outcome != topology.Answered {
 			continue
 		}
-		if resets, leaves := s.cluster.resetsAtDeadline(); drained && (resets && answer.Outcome == topology.Broken || !leaves) {
+		if resets, leaves := s.cluster.mayProgram(state.DrainDeadline); drained && (resets && answer.Outcome == topology.Broken || !leaves) {
 			if answer.Outcome != topology.Broken {
 				return fmt.Errorf("%s from %s to %v %v: %v, want it reset at the deadline", args[0], flow.host.Name, flow.proto, flow.dst, answer.Outcome)
 			}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
@@ -61,7 +60,7 @@ func (s *story) ping(_ *testscript.TestScript, args []string) error {
 	if len(checks) == 0 {
 		return errors.New("nothing is pinged")
 	}
-	if !s.cluster.answersPing() {
+	if !s.cluster.programs(state.Ping) {
 		return nil
 	}
 	return run(checks, true)
@@ -78,9 +77,4 @@ func (s *story) pinged(text string) ([]netip.Addr, error) {
 		return nil, fmt.Errorf("destination %q: %w", text, err)
 	}
 	return addrs, nil
-}
-
-// answersPing reports whether the dataplane is known to answer echo requests. A dataplane that follows the API tells the server alone.
-func (c *cluster) answersPing() bool {
-	return c.follower == nil && backend.FeaturesOf(c.backend)&state.Ping != 0
 }

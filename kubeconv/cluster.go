@@ -1,6 +1,9 @@
 package kubeconv
 
 import (
+	"strings"
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
@@ -40,10 +43,40 @@ func Node(n *corev1.Node) (*model.Node, error) {
 		}
 		m.PodCIDRs = append(m.PodCIDRs, p)
 	}
+	m.Health, m.HealthSince = health(n.Status.Conditions)
 	if len(f) > 0 {
 		return nil, f.err()
 	}
 	return m, nil
+}
+
+// shuttingDown is the text of the condition Ready by which a kubelet reports the shutdown of its machine. The message has it alone or among
+// others (pkg/kubelet/nodeshutdown, ShutdownStatus; pkg/kubelet/nodestatus, ReadyCondition).
+const shuttingDown = "node is shutting down"
+
+// health reads the condition Ready. A status that is none counts as ready, as for a Node without the condition.
+func health(conditions []corev1.NodeCondition) (h model.NodeHealth, since time.Time) {
+	for i := range conditions {
+		c := &conditions[i]
+		if c.Type != corev1.NodeReady {
+			continue
+		}
+		switch {
+		case c.Status == corev1.ConditionFalse && c.Reason == "KubeletNotReady" && strings.Contains(c.Message, shuttingDown):
+			h = model.NodeShuttingDown
+		case c.Status == corev1.ConditionFalse:
+			h = model.NodeNotReady
+		case c.Status == corev1.ConditionUnknown:
+			h = model.NodeSilent
+		default:
+			return model.NodeReady, time.Time{}
+		}
+		if !c.LastTransitionTime.IsZero() {
+			since = c.LastTransitionTime.UTC().Truncate(time.Second)
+		}
+		return h, since
+	}
+	return model.NodeReady, time.Time{}
 }
 
 // Namespace converts a Namespace.

@@ -2,7 +2,8 @@
 //
 // It fills in the API server's defaults, parses addresses and checks the form of its input, so that later code need not
 // do so. It accepts any input, including input that no API server would store. It returns one [FieldError] for each
-// fault, twenty at most, joined. The result shares no memory with the input.
+// fault, twenty at most, joined. With an error, the object is nil: keep its previous version. The error does not name the object. The result
+// shares no memory with the input.
 //
 // Addresses are parsed by Kubernetes' traditional rules. IPv4 addresses may have leading zeros, which are decimal
 // (010.0.0.1 is 10.0.0.1), and CIDRs may have bits set after the prefix. Newer API servers refuse such objects, but

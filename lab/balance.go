@@ -5,10 +5,12 @@ package lab
 import (
 	"math"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/probe"
 )
 
 // balance fills in how the endpoints of a call share its connections, by the weights that the oracle knows. Weights and hashes that the dataplane lacks have
@@ -26,6 +28,14 @@ func (c *call) balance(can state.Features) {
 		}
 	}
 	c.hashed = can&state.Balances != 0 && c.service.Affinity < time.Second && c.service.Annotation(model.BalanceAnnotation) == "hash"
+}
+
+// meets fills in which endpoints of the call are silent, of all silent addresses, if its Service ejects them.
+func (c *call) meets(silent map[netip.Addr]bool) {
+	isSilent := func(e probe.Choice) bool { return silent[e.Endpoint.Addr()] }
+	if c.packet.Protocol == state.TCP && c.service.Annotation(model.EjectAnnotation) == "true" && slices.ContainsFunc(c.expect.Choices, isSilent) {
+		c.silent = silent
+	}
 }
 
 const (
@@ -46,7 +56,7 @@ func (c *call) inRound() int {
 
 // isDue reports whether so many connections must reach an endpoint.
 func (c *call) isDue(endpoint netip.AddrPort, connections int) bool {
-	if c.growing {
+	if c.growing || c.silent[endpoint.Addr()] {
 		return false
 	}
 	share, ok := c.shares[endpoint]

@@ -20,6 +20,8 @@ const (
 	maxRounds = 4
 	// answerTimeout is longer than TCP's first retransmission takes.
 	answerTimeout = 2 * time.Second
+	// ejectTimeout is how long a connection may take if its Service ejects silent endpoints, one of which it may meet. On a quiet machine, it takes 3 s.
+	ejectTimeout = 10 * time.Second
 	// dropTimeout is how long silence must last to count as silence.
 	dropTimeout = 800 * time.Millisecond
 	// parallelCalls keeps the processor busy without making the latencies a measure of its queue.
@@ -28,11 +30,12 @@ const (
 
 // measure makes the calls and judges each. The results are in the order of the calls.
 func (s *stage) measure(ctx context.Context, calls []call, servers directory) []result {
-	results := make([]result, len(calls))
+	results, silent := make([]result, len(calls)), s.silent()
 	slots := make(chan struct{}, parallelCalls)
 	var wg sync.WaitGroup
 	for i, c := range calls {
 		c.relayed = s.relays && c.packet.Protocol != state.SCTP
+		c.meets(silent)
 		wg.Go(func() {
 			// Those that wait for silence cost nothing but time.
 			if c.expect.Outcome != probe.Drop {
@@ -66,8 +69,12 @@ func (s *stage) connect(ctx context.Context, c call) []topology.Answer {
 	case probe.Reject:
 		try(3, topology.Refused, answerTimeout)
 	default:
+		timeout := answerTimeout
+		if len(c.silent) > 0 {
+			timeout = ejectTimeout
+		}
 		for range maxRounds {
-			if !try(c.inRound(), topology.Answered, answerTimeout) || c.sticks() || allHeard(&c, answers) {
+			if !try(c.inRound(), topology.Answered, timeout) || c.sticks() || allHeard(&c, answers) {
 				break
 			}
 		}

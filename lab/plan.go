@@ -25,6 +25,8 @@ type call struct {
 	hashed bool
 	// growing is set if the Service has a slow start, so that any share is right.
 	growing bool
+	// silent are endpoints that answer nothing, and get no connections once they are ejected. It is nil if the Service does not eject endpoints.
+	silent map[netip.Addr]bool
 	// relayed is set if endpoints see the node's address in any case.
 	relayed bool
 }

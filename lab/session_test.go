@@ -54,7 +54,8 @@ func TestTheExampleIsAsItMustBe(t *testing.T) {
 	}
 }
 
-// TestBalanceExamples: a canary gets the share that its weight asks for, and each client of a hash has one endpoint. A dataplane that does
+// TestBalanceExamples: a canary gets the share that its weight asks for, and each client of a hash has one endpoint. Clients of a Service with a silent
+// endpoint get through. A dataplane that does
 // otherwise is found.
 func TestBalanceExamples(t *testing.T) {
 	netnstest.Need(t)
@@ -76,6 +77,10 @@ func TestBalanceExamples(t *testing.T) {
 		{"../examples/zones", even, "connections; its weight asks for 2.5%"},
 		{"../examples/hash", nil, "✓ all "},
 		{"../examples/hash", func(p *state.Port) { p.Balance = state.Random }, "endpoints answered one client in spite of switchyard.net/balance: hash"},
+		{"../examples/black-hole", nil, "✓ all 3 paths are as they must be"},
+		{"../examples/black-hole", func(p *state.Port) { p.Ejection = false }, "connections: timed out, want answered"},
+		{"../examples/slow-endpoint", nil, "✓ all 3 paths are as they must be"},
+		{"../examples/rtp-range", nil, "✓ all 3 paths are as they must be"},
 	} {
 		var out strings.Builder
 		o := testOptions(t, test.path, &out)

@@ -25,6 +25,11 @@ const (
 	otherName = "node-b"
 )
 
+// silentLabel has a pod answer nothing, as on a node that has lost its power, if its value is "true".
+const silentLabel = "lab.switchyard.net/silent"
+
+func isSilent(p *minicluster.Pod) bool { return p.Labels[silentLabel] == "true" && !p.HostNetwork }
+
 // prober is the pod on the node under test that stands for all pods as clients.
 const prober = "prober"
 
@@ -168,7 +173,23 @@ func (s *stage) start(name string, p minicluster.Pod) error {
 			errs = append(errs, fmt.Errorf("pod %s: %w", name, err))
 		}
 	}
+	if isSilent(&p) {
+		errs = append(errs, host.Silence(true))
+	}
 	return errors.Join(errs...)
+}
+
+// silent returns the addresses of pods that answer nothing.
+func (s *stage) silent() map[netip.Addr]bool {
+	silent := map[netip.Addr]bool{}
+	for _, p := range s.pods {
+		for _, a := range p.Addrs {
+			if isSilent(&p) {
+				silent[a] = true
+			}
+		}
+	}
+	return silent
 }
 
 func (s *stage) stop(name string, p minicluster.Pod) error {

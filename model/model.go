@@ -120,7 +120,7 @@ type ServicePort struct {
 	NodePort uint16
 }
 
-// The annotations of an EndpointSlice with the weight of each of its endpoints. The first one wins, also with a bad value.
+// The annotations of an EndpointSlice with the weight of each of its endpoints, from 0 to 65535. The first one wins, also with a bad value.
 const (
 	WeightAnnotation       = "switchyard.net/weight"
 	CiliumWeightAnnotation = "service.cilium.io/weight"
@@ -128,15 +128,15 @@ const (
 
 // The annotations of Services with settings. A bad value counts as absent, and never takes the Service down.
 const (
-	// BalanceAnnotation is how new connections are shared between endpoints.
+	// BalanceAnnotation is how new connections are shared between endpoints: random, hash, hash-connection or least-connections.
 	BalanceAnnotation = "switchyard.net/balance"
 	// DrainAnnotation is how long TCP connections to an endpoint may stay after it has ceased to get new ones, such as "30s".
 	DrainAnnotation = "switchyard.net/drain-timeout"
-	// EjectAnnotation is whether endpoints that do not answer get no new connections.
+	// EjectAnnotation is whether endpoints that do not answer get no new connections: true or false.
 	EjectAnnotation = "switchyard.net/eject"
-	// PingAnnotation is whether the node answers echo requests to the addresses of the Service.
+	// PingAnnotation is whether the node answers echo requests to the addresses of the Service: true or false.
 	PingAnnotation = "switchyard.net/ping"
-	// PortRangesAnnotation is a list of ranges of ports that the Service has in addition to its ports.
+	// PortRangesAnnotation is a list of ranges of ports that the Service has in addition to its ports, such as "rtp=10000-19999/UDP, all=*".
 	PortRangesAnnotation = "switchyard.net/port-ranges"
 	// SlowStartAnnotation is how long it takes until a new endpoint has its full weight, such as "30s".
 	SlowStartAnnotation = "switchyard.net/slow-start"
@@ -241,6 +241,9 @@ type Endpoint struct {
 	Ready       bool
 	Serving     bool
 	Terminating bool
+	// NodeUnready reports that the endpoint comes last, because of the health of its Node. Package store sets it in copies of its own; sources
+	// leave it false.
+	NodeUnready bool
 	NodeName    string
 	// Zone is the zone of the endpoint, empty if it is not known.
 	Zone string
@@ -259,7 +262,26 @@ type Node struct {
 	// Internal is the number of internal addresses in Addresses. It is also 0 if that is unknown.
 	Internal int
 	PodCIDRs []netip.Prefix
+	// Health is the condition Ready. HealthSince is its lastTransitionTime, in UTC and whole seconds, zero if it is not known or Health is
+	// [NodeReady].
+	Health      NodeHealth
+	HealthSince time.Time
 }
+
+// NodeHealth is what the condition Ready of a Node says.
+type NodeHealth uint8
+
+// The healths of Nodes.
+const (
+	// NodeReady: Ready is True, or the Node has no such condition.
+	NodeReady NodeHealth = iota
+	// NodeNotReady: Ready is False.
+	NodeNotReady
+	// NodeShuttingDown: Ready is False, and the kubelet names the shutdown of the machine as a reason.
+	NodeShuttingDown
+	// NodeSilent: Ready is Unknown, because the kubelet posts no status.
+	NodeSilent
+)
 
 // Namespace is a Kubernetes Namespace.
 type Namespace struct {

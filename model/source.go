@@ -5,7 +5,8 @@ import (
 	"net/netip"
 )
 
-// Source delivers the cluster's objects to a sink: the full set first, then every change.
+// Source delivers the cluster's objects to a sink: the full set first, then every change. Package source/kube follows an API server. Package
+// kubeconv converts Kubernetes' objects for other sources.
 type Source interface {
 	// Run delivers until ctx ends, and then returns nil. It calls sink.Complete exactly once, after the first full set.
 	// It returns an error only if it can never deliver; temporary errors are retried and logged. Run is called once.

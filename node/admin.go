@@ -84,8 +84,29 @@ func (a adminSource) View() *view.View {
 	failed := a.n.status.current().Failed
 	return &view.View{
 		Store: a.n.pipeline.Load().store, Local: a.local(), Lacks: a.n.degraded.of,
-		Failed: func(name state.ServiceName) error { return failed[name] },
+		Failed: func(name state.ServiceName) error { return failed[name] }, Standing: a.standing,
 	}
+}
+
+// standing returns what the dataplane knows of the endpoints of a port, nothing if it does not tell.
+func (a adminSource) standing(p *state.Port, left []netip.AddrPort) (s view.Standing) {
+	inspector, f := a.n.endpointInspector(), &p.Frontends[0]
+	if inspector == nil || !f.Addr.IsValid() { // no Service has node ports only
+		return s
+	}
+	held, err := inspector.InspectEndpoints(backend.Query{Frontend: p.Key(f), Dst: f.Addr, Endpoints: left})
+	if err != nil { // as while another dataplane takes over: the states are without it then
+		a.n.log.Debug("cannot read back what the dataplane knows of endpoints", "error", err)
+		return s
+	}
+	for _, silent := range held.Silent {
+		s.Silent = append(s.Silent, silent.Endpoint)
+	}
+	s.Until = held.Deadlines
+	for addr, until := range s.Until { // the kernel counts backwards: the same deadline looks a little different each time
+		s.Until[addr] = until.Truncate(time.Second)
+	}
+	return s
 }
 
 // Traffic implements [adminserver.Source].
@@ -182,6 +203,17 @@ func (a adminSource) prove(answer *explain.Answer) {
 	if newest, _ := a.n.pipeline.Load().latest(); len(answer.Kernel.Differences) > 0 && a.n.status.current().Applied < newest {
 		answer.Notes = append(answer.Notes, "an update is on its way to the kernel: ask again")
 	}
+}
+
+// endpointInspector returns what knows more of endpoints than their records, nil if nothing does. In modes above nftables, that is nftables.
+func (n *Node) endpointInspector() backend.EndpointInspector {
+	if s, ok := n.dataplane.(*switchable); ok {
+		if base := s.nftables(); base != nil {
+			return base
+		}
+	}
+	i, _ := n.inUse().(backend.EndpointInspector)
+	return i
 }
 
 // inspector returns what reads back what the dataplane holds, nil if it cannot.

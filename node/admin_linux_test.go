@@ -6,8 +6,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -99,6 +101,96 @@ func TestProof(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// standing is a dataplane that knows of endpoints what a test says.
+type standing struct {
+	*memory
+	held  backend.Held
+	asked chan backend.Query
+}
+
+func (s *standing) InspectEndpoints(q backend.Query) (backend.Held, error) {
+	s.asked <- q
+	return s.held, nil
+}
+
+// standingSource has a Service with an endpoint that answers, one that does not, and one that terminates.
+type standingSource struct{ fakeSource }
+
+func (s *standingSource) Run(ctx context.Context, sink model.Sink) error {
+	at := func(last byte, ready bool) model.Endpoint {
+		return model.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, last}), Ready: ready, Serving: true, Terminating: !ready}
+	}
+	sink.Update([]model.Object{
+		&model.Node{Name: s.name, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}},
+		&model.Service{
+			Name: state.ServiceName{Namespace: "shop", Name: "web"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+			Ports:       []model.ServicePort{{Protocol: state.TCP, Port: 80}},
+			Annotations: []model.Annotation{{Name: model.DrainAnnotation, Value: "60s"}, {Name: model.EjectAnnotation, Value: "true"}},
+		},
+		&model.EndpointSlice{
+			Namespace: "shop", Name: "web-1", Service: "web", Family: state.IPv4, Ports: []model.EndpointPort{{Protocol: state.TCP, Port: 8080}},
+			Endpoints: []model.Endpoint{at(1, true), at(2, true), at(3, false)},
+		},
+	}, nil)
+	sink.Complete()
+	<-ctx.Done()
+	return nil
+}
+
+// TestStanding: endpoints have the states that the dataplane alone knows.
+func TestStanding(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.sock")
+	c := config.Default()
+	c.HostnameOverride, c.HealthzBindAddress, c.MetricsBindAddress = "node-a", netip.AddrPort{}, netip.AddrPort{}
+	c.AdminBindAddress = "unix://" + path
+	silent, leaves := netip.MustParseAddrPort("10.244.0.2:8080"), netip.MustParseAddrPort("10.244.0.3:8080")
+	until := time.Now().Add(time.Minute)
+	d := &standing{newMemory(10), backend.Held{
+		Silent: []backend.Silent{{Endpoint: silent}}, Deadlines: map[netip.AddrPort]time.Time{leaves: until},
+	}, make(chan backend.Query, 1)}
+	ready := make(chan int, 1)
+	n, err := node.New(t.Context(), node.Options{
+		Config: c, OnReady: func(services int) { ready <- services },
+		Dataplane: func(context.Context, *config.Config, node.DataplaneOptions) (node.Dataplane, error) { return d, nil },
+		Source: func(_ *config.Config, name string) (model.Source, error) {
+			return &standingSource{fakeSource{name: name}}, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	<-ready
+	list, err := adminAt(t, path).List(ctx, &adminv1.ListRequest{Selection: &adminv1.Selection{Kind: adminv1.Kind_KIND_ENDPOINT}}, grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := list.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var states []string
+	for _, row := range answer.GetRows() {
+		states = append(states, row.GetEndpoint().GetState())
+		if at := row.GetEndpoint().GetDrainsUntil(); row.GetEndpoint().GetState() == "draining" && !at.AsTime().Equal(until.Truncate(time.Second)) {
+			t.Errorf("open connections stay until %v, want %v", at.AsTime(), until)
+		}
+	}
+	if want := []string{"active", "ejected", "draining"}; !slices.Equal(states, want) {
+		t.Errorf("the states are %q, want %q", states, want)
+	}
+	q := <-d.asked
+	if q.Frontend.Addr != q.Dst || q.Dst != netip.MustParseAddr("10.96.0.10") || !slices.Equal(q.Endpoints, []netip.AddrPort{leaves}) {
+		t.Errorf("the dataplane is asked %+v", q)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -46,7 +46,7 @@ type DataplaneOptions struct {
 	Logger *slog.Logger
 	// Program is [Options].Program: how this process is called, for the message to a second one. It may be empty.
 	Program string
-	// TakeOver is how long to wait for the end of another process that programs this kernel.
+	// TakeOver is how long the dataplane waits for the end of another process that programs this kernel. The node does not wait for it.
 	TakeOver time.Duration
 	// OnFlowsCut is to be called after each round in which stale flows of a family were looked for, for the metrics. It is not nil. See
 	// [nftables.Options].

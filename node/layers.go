@@ -43,6 +43,7 @@ type ender interface {
 type scheduling interface {
 	Serves(k state.FrontendKey) bool
 	Scheduled(k state.FrontendKey) bool
+	Schedules() bool
 }
 
 // loopback may serve NodePorts on loopback addresses.

@@ -8,7 +8,7 @@
 // events. It also writes the kernel's connection tracking settings, and removes what kube-proxy has left. All of it goes by one
 // [config.Config], which can be replaced while the node runs ([Node.Reconfigure]).
 //
-// A program that routes what an API server has, in whole:
+// A program that routes what an API server has, in whole, with github.com/switchyard-net/switchyard/source/kube:
 //
 //	api, renew, err := kube.Connection{Kubeconfig: "/etc/kubernetes/kubelet.conf"}.Follow()
 //	if err != nil {
@@ -81,7 +81,8 @@ type Options struct {
 	// Source makes the source of the cluster's objects for a configuration and the name of the node. The name is empty for a Relay,
 	// which needs the objects of all nodes. New calls it, and Reconfigure calls it if clientConnection, configSyncPeriod,
 	// serviceProxyName, api.names or the node's name have changed. With api.names it must also deliver Services and EndpointSlices that
-	// only have names, as kube.Options.Names makes it. The node uses the source's [model.WithProblems], [model.WithEligibility] and
+	// only have names, as kube.Options.Names makes it. It should deliver the Node: without it, the node has no addresses, zone and pod
+	// ranges. Package source/kube has a source for API servers. The node uses the source's [model.WithProblems], [model.WithEligibility] and
 	// [model.WithEvents], if it has them.
 	Source func(c *config.Config, node string) (model.Source, error)
 	// States are states that are made elsewhere, for the role Proxy.
@@ -90,8 +91,12 @@ type Options struct {
 	Role Role
 	// Dataplane makes the dataplane of a Proxy, instead of the dataplane of config.Mode. Metrics and /proxyMode call it
 	// custom. New calls it once, with its own context, and Run closes the dataplane. The node of each update
-	// ([state.Node]) always says which clients are pods, and where NodePorts are served. [Cleanup] does not remove the
-	// rules of such a dataplane.
+	// ([state.Node]) always says which clients are pods, and where NodePorts are served. The node uses the optional abilities
+	// of package backend that the dataplane has.
+	//
+	// config.Mode still decides the defaults that depend on it, such as [config.Config.NodePorts]. Rules of built-in modes stay in the
+	// kernel: call [Cleanup] before New. Cleanup does not remove the rules of such a dataplane, and does not count it as another
+	// process. It must itself keep out a second process.
 	Dataplane func(ctx context.Context, c *config.Config, o DataplaneOptions) (Dataplane, error)
 	// Logger gets what an operator should know. Default: nothing is logged.
 	Logger *slog.Logger
@@ -216,8 +221,8 @@ type Node struct {
 	problemEvents *rate.Limiter
 }
 
-// New makes a node, in the calling thread's network namespace, without starting it. It opens the dataplane that config.Mode selects
-// ([SelectMode]); connections go where they went before until Run has the first state. Run must be called, and ends what New has opened.
+// New makes a node, without starting it. It opens the dataplane that config.Mode selects ([SelectMode]), in the calling thread's network
+// namespace. Connections go where they went before until Run has the first state. Run must be called, and ends what New has opened.
 func New(ctx context.Context, o Options) (*Node, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -425,6 +430,9 @@ func (n *Node) Feed() state.Feed { return n.pipeline.Load().feed }
 func (n *Node) Metrics() prometheus.Gatherer { return n.registry }
 
 // Run runs the node until ctx ends, and then returns nil. It returns an error if the node cannot go on. It is called once.
+//
+// Run opens all listeners, also for health check node ports, in the network namespace of the process. Once the first state is programmed, it
+// removes the rules of other built-in modes, unless the dataplane is one of [Options].Dataplane.
 func (n *Node) Run(ctx context.Context) error {
 	defer close(n.ended)
 	defer n.endUI()

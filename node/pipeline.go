@@ -57,6 +57,8 @@ type pipeline struct {
 	// problems and limited are about single services.
 	problems func() []error
 	limited  func() map[store.Reason]int
+	// nodeHealth is what is known about the health of Nodes.
+	nodeHealth func() store.NodeHealth
 	// ready is closed once there is a first state. It is nil where states are made elsewhere.
 	ready chan struct{}
 	// reconfigure makes what comes after the source go by another configuration.
@@ -75,13 +77,14 @@ type origin struct {
 	refresh   time.Duration
 	proxyName string
 	names     bool
+	health    bool // of all Nodes
 }
 
 func (n *Node) originOf(c *config.Config) (o origin, err error) {
 	if n.o.States != nil {
 		return origin{}, nil
 	}
-	o = origin{api: c.ClientConnection, refresh: c.ConfigSyncPeriod.Duration, proxyName: c.ServiceProxyName, names: c.API.Names && len(c.API.Listen) > 0}
+	o = origin{api: c.ClientConnection, refresh: c.ConfigSyncPeriod.Duration, proxyName: c.ServiceProxyName, names: c.API.Names && len(c.API.Listen) > 0, health: c.NodeHealth.Enabled}
 	if n.o.Role != Relay {
 		o.node, err = Name(c)
 	}
@@ -109,6 +112,9 @@ func BrainConfig(c *config.Config, node string) brain.Config {
 		ExternalIPs: services.AllowedExternalIPs, NodeExternalIPs: services.NodeExternalIPs,
 		IgnoreExternalIPs: !c.Gate(config.GateExternalIPs), MaxEntries: services.MaxEntries, MaxFrontends: services.MaxFrontends(),
 		Ping: c.Ping, Ejection: c.Ejection.Enabled, AcceptAnnotationsOf: c.AcceptAnnotationsOf,
+		NodeHealth: brain.NodeHealth{
+			Enabled: c.NodeHealth.Enabled, NotReadyAfter: c.NodeHealth.NotReadyAfter.Duration, IgnoreAbove: int(c.NodeHealth.IgnoreAbovePercent),
+		},
 	}
 }
 
@@ -190,6 +196,7 @@ func (n *Node) addStore(p *pipeline, c *config.Config) {
 	p.own = newOwnAddresses(p.source, n.o.Role, s.SetOwn, n.log)
 	p.nodeIPs = &nodeIPs{Sink: s.Source("objects"), name: p.origin.node, config: c, fault: n.nodeIPFault}
 	p.store, p.feed, p.sink, p.problems, p.limited, p.close = s, s, p.nodeIPs, s.Problems, s.Limited, s.Close
+	p.nodeHealth = s.NodeHealth
 	p.latest = func() (state.Revision, int) {
 		snapshot := s.Snapshot()
 		return snapshot.Revision(), snapshot.Len()
@@ -208,6 +215,7 @@ func (n *Node) addCluster(p *pipeline, c *config.Config) {
 	p.own = newOwnAddresses(p.source, n.o.Role, states.SetOwn, n.log)
 	p.sink = objectlog.Tee(states.Source("objects"), objects.Source("objects"))
 	p.problems, p.limited = states.Problems, states.Limited
+	p.nodeHealth = states.NodeHealth
 	p.latest = func() (state.Revision, int) { return 0, 0 }
 	p.reconfigure = func(*config.Config) {} // see Node.sameWay
 	p.close = func() {
@@ -218,7 +226,7 @@ func (n *Node) addCluster(p *pipeline, c *config.Config) {
 	p.serve.InstanceID = instance
 	p.serve.Feed = func(node string) (state.Feed, error) { return states.Node(node), nil }
 	p.serve.Register = func(r grpc.ServiceRegistrar) {
-		clusterserver.Register(r, clusterserver.Options{Feed: objects, InstanceID: instance, OnFollow: n.audience.relayFollows})
+		clusterserver.Register(r, clusterserver.Options{Feed: objects, InstanceID: instance, NodeHealth: c.NodeHealth.Enabled, OnFollow: n.audience.relayFollows})
 	}
 }
 
@@ -373,6 +381,7 @@ func (n *Node) followStates(c *config.Config) *pipeline {
 	}
 	p.problems = agreed.problems
 	p.limited = func() map[store.Reason]int { return nil }
+	p.nodeHealth = func() store.NodeHealth { return store.NodeHealth{} }
 	return p
 }
 

@@ -119,12 +119,22 @@ func (n *Node) serveOn(c *config.Config) {
 	}
 }
 
+// nodeHealth is what the pipeline knows about the health of Nodes.
+func (n *Node) nodeHealth() metrics.NodeHealth {
+	h := n.pipeline.Load().nodeHealth()
+	if !h.Enabled {
+		return metrics.NodeHealth{}
+	}
+	return metrics.NodeHealth{NotReady: h.NotReady, Last: len(h.Last), Ignored: h.Ignored}
+}
+
 // newRegistry returns the metrics of the process. They are not asked for before there is a pipeline.
 func (n *Node) newRegistry() *metrics.Registry {
 	o := metrics.Options{
 		Mode: n.proxyMode(), Families: families, Version: n.o.Version,
 		SourceProblems:     func() int { return len(n.sourceProblems()) },
 		NodeProblems:       n.countNodeProblems,
+		NodeHealth:         n.nodeHealth,
 		LogLinesSuppressed: n.o.LogLinesSuppressed,
 		Connections:        map[string]metrics.Connections{"health": n.healthConnections.count, "metrics": n.operatorConnections.count, "page": n.uiConnections.count},
 		LimitedServices:    n.limitedServices,

@@ -207,7 +207,7 @@ func (s *switchable) prepare(ctx context.Context, d dataplane, c *config.Config)
 // openBase opens the nftables dataplane.
 func (s *switchable) openBase(ctx context.Context, c *config.Config) (*nftablesDataplane, error) {
 	options := nftablesOptions(c, s.o)
-	options.OnGone, options.Elsewhere, options.Scheduled = s.gone, s.servedAbove, s.scheduled
+	options.OnGone, options.Elsewhere, options.Scheduled, options.Schedules = s.gone, s.servedAbove, s.scheduled, s.schedules
 	b, err := nftables.New(ctx, options)
 	if err != nil {
 		return nil, err
@@ -287,6 +287,14 @@ func (s *switchable) scheduled(k state.FrontendKey) bool {
 	return slices.ContainsFunc(s.layers(), func(d Dataplane) bool {
 		ipvs, ok := d.(scheduling)
 		return ok && ipvs.Scheduled(k)
+	})
+}
+
+// schedules reports whether IPVS has any virtual server. It may be called at any time.
+func (s *switchable) schedules() bool {
+	return slices.ContainsFunc(s.layers(), func(d Dataplane) bool {
+		ipvs, ok := d.(scheduling)
+		return ok && ipvs.Schedules()
 	})
 }
 

@@ -157,11 +157,6 @@ func (s *Service) ports() []Port {
 	return s.Ports
 }
 
-// Routes returns the four routes of the port, which are its own.
-func (p *Port) Routes() [4]*Route {
-	return [4]*Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside}
-}
-
 func orEmpty(p *Port) *Port {
 	if p == nil {
 		return &Port{}

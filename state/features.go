@@ -102,7 +102,7 @@ func (s *Service) For(accepted Features) (converted *Service, missing Features) 
 	if missing&Ranges != 0 {
 		s = s.dropFrontends(func(_ *Port, f *Frontend) bool { return f.LastPort != 0 })
 	}
-	converted = &Service{Name: s.Name, Ports: slices.Clone(s.Ports), HealthCheck: s.HealthCheck}
+	converted = s.WithPorts(slices.Clone(s.Ports))
 	for i := range converted.Ports {
 		converted.Ports[i].drop(missing)
 	}

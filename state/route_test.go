@@ -34,3 +34,52 @@ func TestEvenAndWeights(t *testing.T) {
 		}
 	}
 }
+
+// TestRoutesOfTraffic: the traffic of a kind of frontends is the port's own, and has two of its routes. Endpoints of all routes and lingering ones serve.
+func TestRoutesOfTraffic(t *testing.T) {
+	p := &state.Port{}
+	for kind, want := range map[state.FrontendKind]*state.Traffic{
+		state.ClusterIP: &p.Internal, state.ExternalIP: &p.External, state.LoadBalancer: &p.External, state.NodePort: &p.External,
+	} {
+		if got := p.Traffic(kind); got != want {
+			t.Errorf("%v has another traffic", kind)
+		}
+	}
+	in, ex := p.Traffic(state.ClusterIP), p.Traffic(state.NodePort)
+	if got, want := p.Routes(), [...]*state.Route{&in.Inside, &in.Outside, &ex.Inside, &ex.Outside}; got != want {
+		t.Errorf("the routes are %v, want %v", got, want)
+	}
+	at := func(port uint16) []state.Endpoint {
+		return []state.Endpoint{{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, 1}), port)}}
+	}
+	for i, r := range p.Routes() {
+		r.Endpoints = at(uint16(i))
+	}
+	p.Lingering = at(4)
+	for i, list := range p.Serving() {
+		if !slices.Equal(list, at(uint16(i))) {
+			t.Errorf("list %d of endpoints that serve has %v", i, list)
+		}
+	}
+}
+
+// TestRouteHas: an endpoint is its address and port, whatever its weight.
+func TestRouteHas(t *testing.T) {
+	r := &state.Route{}
+	for _, a := range []string{"10.0.0.1:80", "10.0.0.1:81", "10.0.0.3:80", "[fd00::1]:80"} {
+		r.Endpoints = append(r.Endpoints, state.Endpoint{Addr: netip.MustParseAddrPort(a), Weight: 7, Local: true})
+	}
+	for _, e := range r.Endpoints {
+		if !r.Has(e.Addr) {
+			t.Errorf("%v is missing", e.Addr)
+		}
+	}
+	for _, a := range []string{"10.0.0.1:79", "10.0.0.2:80", "10.0.0.3:81", "[fd00::1]:81"} {
+		if r.Has(netip.MustParseAddrPort(a)) {
+			t.Errorf("%s is there", a)
+		}
+	}
+	if (&state.Route{}).Has(r.Endpoints[0].Addr) {
+		t.Error("an empty route has an endpoint")
+	}
+}

@@ -104,9 +104,10 @@ type Port struct {
 	Family   Family
 	// Balance is how new connections are shared between endpoints. Affinity wins over it.
 	Balance Balance
-	// Ejection means that endpoints which do not answer get no new connections while they are silent. A dataplane decides for its node. Only for TCP.
+	// Ejection means that endpoints which do not answer get no new connections while they are silent. A dataplane decides for its node. Only for TCP, and
+	// never for a range of ports.
 	Ejection bool
-	// DrainSeconds is how long connections to an endpoint may stay after it has ceased to get new ones. 0 sets no deadline.
+	// DrainSeconds is how long connections to an endpoint may stay after it has ceased to get new ones. 0 sets no deadline, as for a range of ports.
 	DrainSeconds uint32
 	// Frontends are the addresses that clients connect to, ordered by [Frontend.Compare], never empty.
 	Frontends []Frontend
@@ -138,6 +139,34 @@ func (s *Service) Frontends() iter.Seq2[*Port, *Frontend] {
 			}
 		}
 	}
+}
+
+// Traffic returns what happens to connections to frontends of a kind. It is the port's own.
+func (p *Port) Traffic(kind FrontendKind) *Traffic {
+	if kind == ClusterIP {
+		return &p.Internal
+	}
+	return &p.External
+}
+
+// Routes returns the four routes of the port, which are its own: of Internal, then of External, Inside first.
+func (p *Port) Routes() [4]*Route {
+	return [4]*Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside}
+}
+
+// Serving returns the lists of all endpoints that may have connections to the port, each ordered by [Endpoint.Compare]: of its routes, and Lingering.
+// A connection stays valid as long as its endpoint is in one of them. The lists are the port's own.
+func (p *Port) Serving() [5][]Endpoint {
+	return [...][]Endpoint{
+		p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints, p.External.Inside.Endpoints, p.External.Outside.Endpoints, p.Lingering,
+	}
+}
+
+// WithPorts returns a copy of the record with other ports. It shares the ports with the caller, and all other memory with s.
+func (s *Service) WithPorts(ports []Port) *Service {
+	with := *s
+	with.Ports = ports
+	return &with
 }
 
 // Key identifies one of the port's frontends among all.
@@ -205,7 +234,8 @@ func (k FrontendKind) String() string {
 type Frontend struct {
 	Kind FrontendKind
 	// Addr is the zero Addr for kind NodePort. The frontend then exists on every node port address of the node, by [Node.NodePorts] and
-	// the interfaces that the node has now.
+	// the interfaces that the node has now. A dataplane that listens on sockets waits for an address that no interface has, without a failure.
+	// A cluster IP may be a loopback address, which dataplanes of the kernel do not serve.
 	Addr netip.Addr
 	Port uint16
 	// LastPort is the last port of a range that begins with Port, 0 for a single port. Either all frontends of a port are ranges, or none. The
@@ -253,7 +283,7 @@ const (
 	HashClient
 	// HashConnection does so for each connection by its addresses and ports.
 	HashConnection
-	// LeastConnections prefers endpoints with fewer connections.
+	// LeastConnections prefers endpoints with fewer connections. A range of ports never has it.
 	LeastConnections
 )
 
@@ -283,6 +313,12 @@ type Route struct {
 
 // Weighted reports whether the endpoints have weights. Either all have one, or none.
 func (r *Route) Weighted() bool { return len(r.Endpoints) > 0 && r.Endpoints[0].Weight != 0 }
+
+// Has reports whether the route has an endpoint.
+func (r *Route) Has(a netip.AddrPort) bool {
+	_, has := slices.BinarySearchFunc(r.Endpoints, a, func(e Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
+	return has
+}
 
 // Even reports whether the endpoints share all connections evenly.
 func (r *Route) Even() bool {

@@ -16,19 +16,19 @@ func (s *Service) dropFrontends(drop func(*Port, *Frontend) bool) *Service {
 	if !slices.ContainsFunc(s.Ports, func(p Port) bool { return slices.ContainsFunc(p.Frontends, isTaken(&p)) }) {
 		return s
 	}
-	out := &Service{Name: s.Name, HealthCheck: s.HealthCheck}
+	var left []Port
 	for _, p := range s.Ports {
 		p.Frontends = slices.DeleteFunc(slices.Clone(p.Frontends), isTaken(&p))
 		if len(p.Frontends) > 0 {
 			p.dropUnusedTraffic()
-			out.Ports = append(out.Ports, p)
+			left = append(left, p)
 		}
 	}
-	return out
+	return s.WithPorts(left)
 }
 
 // dropUnusedTraffic clears the traffic of p to which no frontend leads. The endpoints of a UDP port that were only
-// there keep the flows that they have: they linger.
+// there keep the flows that they have. The endpoints of a TCP port with a deadline keep their connections until then. Both linger.
 func (p *Port) dropUnusedTraffic() {
 	isClusterIP := func(f Frontend) bool { return f.Kind == ClusterIP }
 	isOther := func(f Frontend) bool { return f.Kind != ClusterIP }
@@ -41,7 +41,7 @@ func (p *Port) dropUnusedTraffic() {
 		stranded = append(stranded, endpointsOf(&p.External)...)
 		p.External = Traffic{}
 	}
-	if p.Protocol != UDP {
+	if p.Protocol != UDP && p.DrainSeconds == 0 {
 		return
 	}
 	routed := append(endpointsOf(&p.Internal), endpointsOf(&p.External)...)

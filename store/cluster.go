@@ -50,6 +50,7 @@ func (c *Cluster) Node(name string) state.Feed { return &nodeFeed{c.feed, name} 
 func (c *Cluster) Close() {
 	c.feed.close()
 	c.endSteps()
+	c.closeJudgment()
 }
 
 // publish computes the services that the latest objects concern and publishes a new state if it is different for any node.

@@ -10,10 +10,12 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/oracle"
 	"github.com/switchyard-net/switchyard/test/randcluster"
 )
 
@@ -163,13 +165,18 @@ func TestClusterIsAStoreOfEachNode(t *testing.T) {
 	updates, needless := 0, 0
 	for seed := range runs {
 		rng := rand.New(rand.NewPCG(seed, 4))
-		h := randcluster.New(seed, randcluster.Options{Annotations: seed%2 == 1, SlowStarts: []string{"1h"}})
+		o := randcluster.Options{Annotations: seed%2 == 1, SlowStarts: []string{"1h"}}
+		if seed%4 > 1 {
+			o.NodeHealth = oracle.NodeHealth{Percent: 67, After: time.Hour, Now: time.Now()}
+		}
+		h := randcluster.New(seed, o)
 		limit := 1000
 		if rng.IntN(3) == 0 {
 			limit = 1 + rng.IntN(20)
 		}
 		cfg, budgets := randomBudgets(rng)
 		cfg.LocalDetector = state.LocalDetector{NodeCIDR: true}
+		cfg.NodeHealth = brain.NodeHealth{Enabled: seed%4 > 1, NotReadyAfter: time.Hour, IgnoreAbove: 67}
 		f := newFleet(cfg, budgets, limit, "node-a", "node-b", "node-c", "ghost")
 		crude := rng.IntN(4) == 0
 		if crude {
@@ -205,6 +212,7 @@ func TestClusterInSmallWorld(t *testing.T) {
 	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		cfg, budgets := randomBudgets(rng)
+		cfg.NodeHealth = randomNodeHealth(rng)
 		f := newFleet(cfg, budgets, 1+rng.IntN(50), "n1", "n2", "n3")
 		objects := make(map[model.Ref]model.Object)
 		completeAt := rng.IntN(5)

@@ -32,6 +32,9 @@ type Explanation struct {
 	Lost []Loss
 	// Problems are the published problems of the Service.
 	Problems []Problem
+	// NodeHealth is the health of Nodes, and UnreadyNodes are the Nodes with endpoints of the Service that come last, by name.
+	NodeHealth   NodeHealth
+	UnreadyNodes map[string]NodeCondition
 	// Published is the record without the frontends that are lost, nil if nothing is left.
 	Published *state.Service
 }
@@ -72,6 +75,7 @@ func (s *Store) toExplain(name state.ServiceName) (e *Explanation, node *model.N
 	in.brain, in.slices = new(*in.brain), slices.Clone(in.slices)
 	e = &Explanation{
 		Object: svc.object, Refusals: in.refusals, LastKnown: name == apiServerName && s.apiServer.inUse, Problems: s.problems.ofService(name),
+		NodeHealth: s.NodeHealth(), UnreadyNodes: s.objects.health.unreadyOf(in.slices),
 	}
 	switch {
 	case svc.object == nil || in.object != nil:

@@ -51,6 +51,7 @@ type objects struct {
 	namespaces   map[string]*namespace
 	serviceCIDRs map[string]*model.ServiceCIDR
 	addresses    addresses
+	health       nodeHealth
 
 	dirty        []*service
 	changedNodes map[string]*model.Node // nodes that have changed, as they were before, nil if absent
@@ -72,6 +73,7 @@ func objectsOfAll() objects {
 		serviceCIDRs: make(map[string]*model.ServiceCIDR),
 		changedNodes: make(map[string]*model.Node),
 		addresses:    newAddresses(),
+		health:       newNodeHealth(),
 	}
 }
 
@@ -85,9 +87,11 @@ func (o *objects) put(obj model.Object) {
 		if obj.Service == "" {
 			return
 		}
+		obj = o.health.marked(obj)
 		o.namespace(obj.Namespace).slices[obj.Name] = obj
 		svc := o.service(obj.ServiceName())
 		svc.slices = append(svc.slices, obj)
+		o.health.count(svc, obj, 1)
 		if previous == nil || !previous.TriggerTime.Equal(obj.TriggerTime) {
 			svc.triggered(obj.TriggerTime)
 		}
@@ -155,6 +159,7 @@ func (o *objects) removeSlice(namespace, name string) *model.EndpointSlice {
 	delete(ns.slices, name)
 	svc := ns.services[slice.Service]
 	svc.slices = slices.DeleteFunc(svc.slices, func(s *model.EndpointSlice) bool { return s == slice })
+	o.health.count(svc, slice, -1)
 	o.mark(svc)
 	return slice
 }
@@ -166,6 +171,7 @@ func (o *objects) setNode(name string, node *model.Node) {
 		addrs = node.Addresses
 	}
 	o.addresses.setNode(name, addrs, o.markExternal)
+	o.health.set(name, node, time.Now())
 	previous := o.nodes[name]
 	if o.nodeName != "" && name != o.nodeName || sameNode(previous, node) {
 		return

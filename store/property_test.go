@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
@@ -38,6 +39,7 @@ func TestHistoryDoesNotMatter(t *testing.T) {
 				cfg, budgets := randomBudgets(rng)
 				cfg.MasqueradeAll = rng.IntN(2) == 0
 				cfg.LocalDetector, cfg.NodePorts.Primary = state.LocalDetector{NodeCIDR: rng.IntN(2) == 0}, rng.IntN(2) == 0
+				cfg.NodeHealth = randomNodeHealth(rng)
 				s.Reconfigure(cfg, budgets)
 			}
 			if before := held.revision; rng.IntN(3) == 0 && s.Snapshot().Revision() > before {
@@ -74,6 +76,11 @@ func TestHistoryDoesNotMatter(t *testing.T) {
 			t.Fatalf("seed %d: the problems are\n%v\nthose of a fresh store\n%v", seed, was, is)
 		}
 	}
+}
+
+// randomNodeHealth returns a rule that is off, or for which the small cluster has too many unready Nodes or not.
+func randomNodeHealth(rng *rand.Rand) brain.NodeHealth {
+	return brain.NodeHealth{Enabled: rng.IntN(3) > 0, NotReadyAfter: time.Minute, IgnoreAbove: []int{40, 50, 100}[rng.IntN(3)]}
 }
 
 // TestReconfigure publishes what another configuration makes different, and nothing else.
@@ -240,7 +247,11 @@ func randomObject(rng *rand.Rand) model.Object {
 	case 0:
 		return &model.Namespace{Name: namespace, ProxyDisabled: rng.IntN(2) == 0}
 	case 1:
-		return &model.Node{Name: pick("n1", "n1", "n2"), Zone: pick("", "z1", "z2"), Addresses: []netip.Addr{netip.MustParseAddr(pick("192.0.2.1", "192.0.2.2"))}}
+		n := &model.Node{Name: pick("n1", "n1", "n2"), Zone: pick("", "z1", "z2"), Addresses: []netip.Addr{netip.MustParseAddr(pick("192.0.2.1", "192.0.2.2"))}}
+		if n.Health = []model.NodeHealth{model.NodeReady, model.NodeNotReady, model.NodeShuttingDown}[rng.IntN(3)]; n.Health != model.NodeReady {
+			n.HealthSince = time.Unix(1e9, 0).UTC()
+		}
+		return n
 	case 2:
 		return &model.ServiceCIDR{Name: pick("a", "b"), CIDRs: []netip.Prefix{netip.MustParsePrefix(pick("10.96.0.0/16", "10.97.0.0/16"))}}
 	case 3, 4, 5, 6:

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/revlog"
@@ -34,6 +36,9 @@ type core struct {
 	// own are the problems that services have for themselves, without regard to others.
 	own      map[*service][]Problem
 	problems *problems
+	// judgment is the timer of the next judgment of Nodes, nil if none is due.
+	judgment   *time.Timer
+	nodeHealth atomic.Pointer[NodeHealth]
 }
 
 func (c *core) init(cfg brain.Config, budgets Budgets, log *slog.Logger, onProblem func(Problem), objects objects, publish func()) {
@@ -41,6 +46,8 @@ func (c *core) init(cfg brain.Config, budgets Budgets, log *slog.Logger, onProbl
 	c.brain, c.log, c.publish, c.objects = cfg, log, publish, objects
 	c.arbiter, c.ledger, c.apiServer = newArbiter(), newLedger(budgets), lastKnown{log: log}
 	c.ramps = newRamps()
+	c.objects.setHealthRule(cfg.NodeHealth)
+	c.nodeHealth.Store(&NodeHealth{Enabled: cfg.NodeHealth.Enabled})
 	c.excess, c.own, c.problems = make(map[*service]brain.Size), make(map[*service][]Problem), newProblems(log, onProblem)
 	c.intake = revlog.Intake{Mutex: &c.mu, Update: c.update, Completed: publish, Logger: log}
 }
@@ -111,6 +118,7 @@ func (c *core) granted(svc *service) inputs {
 // takeDirty returns the services to compute again: services that the latest objects concern, and services whose room
 // changes as a result.
 func (c *core) takeDirty() []*service {
+	c.judgeNodes()
 	if ns := c.objects.namespaces[apiServerName.Namespace]; ns != nil && ns.services[apiServerName.Name] != nil {
 		if svc := ns.services[apiServerName.Name]; svc.dirty {
 			c.objects.addresses.setAPIServers(tcpEndpoints(c.apiServer.resolve(&c.brain, svc)), c.objects.markExternal)

@@ -80,6 +80,7 @@ func (s *Store) Reconfigure(c brain.Config, b Budgets) {
 		return
 	}
 	s.brain = c
+	s.objects.setHealthRule(c.NodeHealth)
 	s.renewNode()
 	s.ledger.reset(b)
 	for _, ns := range s.objects.namespaces {
@@ -100,6 +101,7 @@ func (s *Store) Snapshot() *Snapshot { return &Snapshot{s.feed.Snapshot()} }
 func (s *Store) Close() {
 	s.feed.Close()
 	s.endSteps()
+	s.closeJudgment()
 }
 
 // publish computes the services that the latest objects concern and publishes a new state if any record, or the node, came

@@ -80,10 +80,7 @@ func (e *ender) keep(u *state.Update) {
 	}
 	for _, svc := range u.Changed {
 		for i := range svc.Ports {
-			p := &svc.Ports[i]
-			for _, list := range [][]state.Endpoint{
-				p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints, p.External.Inside.Endpoints, p.External.Outside.Endpoints, p.Lingering,
-			} {
+			for _, list := range svc.Ports[i].Serving() {
 				for j := range list {
 					e.forget(list[j].Addr)
 				}

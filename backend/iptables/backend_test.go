@@ -56,15 +56,7 @@ func run(t testing.TB, ns *netns.NS, program string, args ...string) string {
 	if strings.Contains(program, "tables-") && !strings.HasSuffix(program, "-save") {
 		args = append(slices.Clone(args), "--wait")
 	}
-	var out []byte
-	err := ns.Do(func() (err error) {
-		out, err = exec.Command(program, args...).CombinedOutput()
-		return err
-	})
-	if err != nil {
-		t.Fatalf("%s %s: %v\n%s", program, strings.Join(args, " "), err, out)
-	}
-	return string(out)
+	return netnstest.Output(t, ns, exec.Command(program, args...))
 }
 
 // tables lists all rules and sets, without comments and counters.

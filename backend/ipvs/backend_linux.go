@@ -88,6 +88,13 @@ func (f *frontends) has(k state.FrontendKey) bool {
 	return f.unknown || f.set[k]
 }
 
+// any reports whether there may be some.
+func (f *frontends) any() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.unknown || len(f.set) > 0
+}
+
 func (f *frontends) put(k plan.Key, has bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -289,6 +296,9 @@ func (b *Backend) Serves(k state.FrontendKey) bool { return b.serves.has(k) }
 // Scheduled reports whether the kernel has a virtual server for a frontend, if only one that takes no new connections. The flows that it has
 // scheduled are not to be deleted by another dataplane, as [conntrack.CutterOptions] has it. It may be called at any time.
 func (b *Backend) Scheduled(k state.FrontendKey) bool { return b.servers.holding.has(k) }
+
+// Schedules reports whether the kernel may have any virtual server. It may be called at any time.
+func (b *Backend) Schedules() bool { return b.servers.holding.any() }
 
 // Reconfigure replaces the options, except for Logger and Commit. Nothing in the kernel changes before the next Apply, which must be of a full update. No
 // other method may be called until Reconfigure returns. The base is configured by its owner.

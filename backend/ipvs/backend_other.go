@@ -27,6 +27,9 @@ func (*Backend) Serves(state.FrontendKey) bool { return false }
 // Scheduled returns false.
 func (*Backend) Scheduled(state.FrontendKey) bool { return false }
 
+// Schedules returns false.
+func (*Backend) Schedules() bool { return false }
+
 // Close does nothing.
 func (*Backend) Close() error { return nil }
 

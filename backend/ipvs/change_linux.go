@@ -395,10 +395,10 @@ func (b *Backend) countClusterIPs(name state.ServiceName, d *plan.Division) {
 		delete(b.clusterIPs, name)
 	} else {
 		b.clusterIPs[name] = d.Record
-		plan.EachClusterIP(d.Record, func(a netip.Addr) { b.tables.add(plan.ClusterIPElement(a)) })
+		plan.ClusterIPElements(d.Record, b.tables.add)
 	}
 	if was != nil {
-		plan.EachClusterIP(was, func(a netip.Addr) { b.tables.remove(plan.ClusterIPElement(a)) })
+		plan.ClusterIPElements(was, b.tables.remove)
 	}
 }
 

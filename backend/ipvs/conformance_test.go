@@ -44,6 +44,7 @@ func newPair(ctx context.Context, base nftables.Options, o ipvs.Options) (*pair,
 	var above atomic.Pointer[ipvs.Backend]
 	base.Elsewhere = func(k state.FrontendKey) bool { b := above.Load(); return b != nil && b.Serves(k) }
 	base.Scheduled = func(k state.FrontendKey) bool { b := above.Load(); return b != nil && b.Scheduled(k) }
+	base.Schedules = func() bool { b := above.Load(); return b != nil && b.Schedules() }
 	n, err := nftables.New(ctx, base)
 	if err != nil {
 		return nil, err

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,30 +12,17 @@ import (
 	"github.com/switchyard-net/switchyard/backend/ipvs/internal/plan"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 var update = flag.Bool("update", false, "write testdata/table.nft")
 
 // TestGoldenTable: what nft shows of the tables is what operators read.
 func TestGoldenTable(t *testing.T) {
-	if _, err := exec.LookPath("nft"); err != nil {
-		t.Skip("needs the program nft")
-	}
 	n := newNode(t, Options{LocalDetector: state.LocalDetector{ClusterCIDRs: []netip.Prefix{
 		netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}}})
 	n.full(web("web", "10.96.0.10:80/TCP", "10.244.0.1:8080"))
-	var got []byte
-	n.must(n.ns.Do(func() (err error) {
-		for _, family := range []string{"ip", "ip6"} {
-			out, listErr := exec.Command("nft", "list", "table", family, "switchyard-ipvs").CombinedOutput()
-			got, err = append(got, out...), listErr
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	}))
-	lines := withoutOwner(string(got))
+	lines := withoutOwner(netnstest.NFT(t, n.ns, "list", "table", "ip", "switchyard-ipvs") + netnstest.NFT(t, n.ns, "list", "table", "ip6", "switchyard-ipvs"))
 	path := filepath.Join("testdata", "table.nft")
 	if *update {
 		n.must(os.WriteFile(path, []byte(lines), 0o600))
@@ -89,12 +75,14 @@ func TestRulesChange(t *testing.T) {
 	}
 }
 
-// TestPingTable: the set and the rule for echo requests come with the first Service that asks, and go with no change of other rules. A table that an
-// earlier process has left with them is taken over.
+// TestPingTable: the sets and the rules for echo requests come with the first Service that asks, and go with no change of other rules. A Service without
+// endpoints drops echo requests. A table that an earlier process has left with them is taken over.
 func TestPingTable(t *testing.T) {
 	n := newNode(t, Options{})
 	plain, pinged := web("web", "10.96.0.10:80/TCP", "10.244.0.1:8080"), web("web", "10.96.0.10:80/TCP", "10.244.0.1:8080")
 	pinged.Ports[0].Frontends[0].Ping = true
+	lonely := web("web", "10.96.0.10:80/TCP", "")
+	lonely.Ports[0].Frontends[0].Ping = true
 	list := func() (s string) {
 		n.must(n.ns.Do(func() error {
 			conn, err := nft.Dial()
@@ -106,11 +94,14 @@ func TestPingTable(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			var elems []nft.Elem
+			var answer, drop []nft.Elem
 			if plan.AnswersPing(sk.Sets()) {
-				elems, err = conn.Elems(plan.TableOf(state.IPv4), "ping-ips")
+				if answer, err = conn.Elems(plan.TableOf(state.IPv4), "ping-ips"); err == nil {
+					drop, err = conn.Elems(plan.TableOf(state.IPv4), "ping-drop-ips")
+				}
 			}
-			s = fmt.Sprint(len(sk.Rules("services")), " rules, ", len(elems), " addresses, set: ", plan.AnswersPing(sk.Sets()))
+			s = fmt.Sprintf("%d and %d rules, %d and %d addresses, set: %v",
+				len(sk.Rules("services")), len(sk.Rules("unserved")), len(answer), len(drop), plan.AnswersPing(sk.Sets()))
 			return err
 		}))
 		return s
@@ -119,12 +110,13 @@ func TestPingTable(t *testing.T) {
 		do   func()
 		want string
 	}{
-		{func() { n.full(plain) }, "5 rules, 0 addresses, set: false"},
-		{func() { n.update(pinged) }, "6 rules, 1 addresses, set: true"},
-		{func() { n.update(plain) }, "6 rules, 0 addresses, set: true"},
-		{func() { n.update(pinged) }, "6 rules, 1 addresses, set: true"},
-		{func() { n.restart(); n.full(pinged) }, "6 rules, 1 addresses, set: true"},
-		{func() { n.restart(); n.full(plain) }, "6 rules, 0 addresses, set: true"},
+		{func() { n.full(plain) }, "5 and 2 rules, 0 and 0 addresses, set: false"},
+		{func() { n.update(pinged) }, "6 and 3 rules, 1 and 1 addresses, set: true"},
+		{func() { n.update(plain) }, "6 and 3 rules, 0 and 0 addresses, set: true"},
+		{func() { n.update(pinged) }, "6 and 3 rules, 1 and 1 addresses, set: true"},
+		{func() { n.update(lonely) }, "6 and 3 rules, 0 and 1 addresses, set: true"},
+		{func() { n.restart(); n.full(pinged) }, "6 and 3 rules, 1 and 1 addresses, set: true"},
+		{func() { n.restart(); n.full(plain) }, "6 and 3 rules, 0 and 0 addresses, set: true"},
 	} {
 		step.do()
 		if got := list(); got != step.want {

@@ -136,7 +136,7 @@ func TestCounts(t *testing.T) {
 	connectAll(3)
 	c.send(netip.MustParseAddrPort("10.96.0.1:81")) // no frontend
 	c.check("at first", b)
-	if listed := nftCommand(t, c.ns, "list", "set", "ip", tableName, "service-reject-counts"); !strings.Contains(listed, "10.96.0.4 . udp . 80 counter packets 6 ") {
+	if listed := netnstest.NFT(t, c.ns, "list", "set", "ip", tableName, "service-reject-counts"); !strings.Contains(listed, "10.96.0.4 . udp . 80 counter packets 6 ") {
 		t.Errorf("nft lists %s", listed)
 	}
 
@@ -188,7 +188,7 @@ func TestCounts(t *testing.T) {
 // skeletonLines are the lines of what nft lists of all but elements, sorted: chains that were made later are listed later.
 func skeletonLines(t *testing.T, ns *netns.NS) []string {
 	t.Helper()
-	return slices.Sorted(strings.Lines(nftCommand(t, ns, "--terse", "list", "ruleset")))
+	return slices.Sorted(strings.Lines(netnstest.NFT(t, ns, "--terse", "list", "ruleset")))
 }
 
 // TestCountsOfServicesThatGo: a frontend that is gone counts nothing, and one that is there again begins at 0.
@@ -218,7 +218,7 @@ func TestCountAbove(t *testing.T) {
 	for i := range part.Ports {
 		part.Ports[i].Frontends = part.Ports[i].Frontends[1:] // the node port
 	}
-	nftCommand(t, c.ns, "add table inet watch; add chain inet watch marked { type filter hook postrouting priority 0; }; "+
+	netnstest.NFT(t, c.ns, "add table inet watch; add chain inet watch marked { type filter hook postrouting priority 0; }; "+
 		"add rule inet watch marked ip daddr 10.96.0.1 meta mark & 0x4000 != 0 counter; add rule inet watch marked ip6 daddr fd00:10:96::1 meta mark & 0x4000 != 0 counter")
 	netnstest.Do(t, c.ns, func() error { // as addresses of virtual servers are
 		dev, err := netlink.LinkByName("out")
@@ -263,7 +263,7 @@ func TestCountAbove(t *testing.T) {
 			t.Errorf("%s: %d objects repaired", step.when, r.Written)
 		}
 	}
-	if listed := nftCommand(t, c.ns, "list", "table", "inet", "watch"); strings.Count(listed, "counter packets 0 ") != 2 {
+	if listed := netnstest.NFT(t, c.ns, "list", "table", "inet", "watch"); strings.Count(listed, "counter packets 0 ") != 2 {
 		t.Errorf("packets to what the other one serves are marked for masquerading:\n%s", listed)
 	}
 	b.CountAbove(nil, true)

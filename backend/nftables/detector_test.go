@@ -75,7 +75,7 @@ func TestDetectorOfAFailedUpdate(t *testing.T) {
 	first := full(someServices()...)
 	first.Node = nodeWith(new(detectPods(families...)))
 	apply(t, b, first)
-	before := nftCommand(t, ns, "list", "ruleset")
+	before := netnstest.NFT(t, ns, "list", "ruleset")
 	u := delta()
 	u.Node = nodeWith(&state.LocalDetector{BridgeInterface: "cni0"})
 	k.refuses = true
@@ -83,7 +83,7 @@ func TestDetectorOfAFailedUpdate(t *testing.T) {
 		t.Fatal("the update did not fail")
 	}
 	k.refuses = false
-	if r := verify(t, b); r.Written != 0 || nftCommand(t, ns, "list", "ruleset") != before {
+	if r := verify(t, b); r.Written != 0 || netnstest.NFT(t, ns, "list", "ruleset") != before {
 		t.Errorf("a verification after the failure writes %d objects", r.Written)
 	}
 	if r := apply(t, b, u); r.Written == 0 {

@@ -3,10 +3,14 @@
 package nftables
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -15,6 +19,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // drainTime is a deadline that does not pass during a test, in seconds.
@@ -136,12 +141,17 @@ func (r *removal) deadlineOf(name string) time.Time {
 	r.backend.inspector.finder = r.conn
 	defer func() { r.backend.inspector.finder = nil }()
 	e, fe := r.endpoint(name, state.IPv4).Addr, churnFrontends(state.IPv4)[0]
-	held, err := r.backend.Inspect(backend.Query{
+	q := backend.Query{
 		Frontend: state.FrontendKey{Family: state.IPv4, Protocol: state.TCP, Addr: fe.Addr, Port: fe.Port}, Dst: fe.Addr,
 		Endpoints: []netip.AddrPort{r.endpoint("stays", state.IPv4).Addr, e},
-	})
+	}
+	held, err := r.backend.Inspect(q)
 	if err != nil || len(held.Deadlines) > 1 {
 		r.t.Fatalf("deadlines %v, %v", held.Deadlines, err)
+	}
+	alone, err := r.backend.InspectEndpoints(q)
+	if late := alone.Deadlines[e].Sub(held.Deadlines[e]); err != nil || len(alone.Deadlines) != len(held.Deadlines) || late.Abs() > time.Second || len(alone.Objects) > 0 {
+		r.t.Fatalf("without the rest: deadlines %v and objects %q, want deadlines %v: %v", alone.Deadlines, alone.Objects, held.Deadlines, err)
 	}
 	return held.Deadlines[e]
 }
@@ -313,7 +323,7 @@ func TestDrainTablesAreRepaired(t *testing.T) {
 		"flush chain ip switchyard-resets forward", "add element ip switchyard-resets drained { 10.1.2.3 . 80 . 10.4.5.6 . 90 timeout 1h }",
 		"add element ip switchyard-resets draining { 10.1.2.3 . 80 . 10.4.5.6 . 90 timeout 1h }",
 	} {
-		nftCommand(t, r.ns, command)
+		netnstest.NFT(t, r.ns, command)
 		r.backend.guard.spent(0) // else the next comparison waits
 		disturbed(t, r.backend)
 		if v := verify(t, r.backend); v.Repaired == 0 || v.Repaired != v.Written {
@@ -325,6 +335,28 @@ func TestDrainTablesAreRepaired(t *testing.T) {
 		}
 		if v := verify(t, r.backend); v.Written != 0 {
 			t.Errorf("%s: another Verify: %+v", command, v)
+		}
+	}
+}
+
+// TestWarnDropped: the log tells connections to removed endpoints from connections that get no deadline, and counts each once.
+func TestWarnDropped(t *testing.T) {
+	var out bytes.Buffer
+	r, log := &resets{Resets: ruleset.NewResets(0)}, slog.New(slog.NewTextHandler(&out, nil))
+	for _, c := range []struct{ dropped, said ruleset.Dropped }{
+		{ruleset.Dropped{}, ruleset.Dropped{}},
+		{ruleset.Dropped{Gone: 2}, ruleset.Dropped{Gone: 2}},
+		{ruleset.Dropped{Gone: 2, Deadlines: 7}, ruleset.Dropped{Deadlines: 7}},
+		{ruleset.Dropped{Gone: 2, Deadlines: 7}, ruleset.Dropped{}},
+		{ruleset.Dropped{Gone: 3, Deadlines: 8}, ruleset.Dropped{Gone: 1, Deadlines: 1}},
+	} {
+		out.Reset()
+		r.Dropped = c.dropped
+		r.warnDropped(log)
+		for key, n := range map[string]int{"notReset": c.said.Gone, "withoutDeadline": c.said.Deadlines} {
+			if said := strings.Contains(out.String(), fmt.Sprintf(" %s=%d ", key, n)); said != (n > 0) {
+				t.Errorf("%+v: want %s=%d: %s", c.dropped, key, n, out.String())
+			}
 		}
 	}
 }

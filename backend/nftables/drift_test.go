@@ -103,11 +103,11 @@ func TestDrift(t *testing.T) {
 			t.Run(c.name+", "+way, func(t *testing.T) {
 				ns := netnstest.New(t)
 				conn := dial(t, ns)
-				nftCommand(t, ns, `add table ip foreign; add set ip foreign s { type ipv4_addr; elements = { 10.0.0.1 } };`+
+				netnstest.NFT(t, ns, `add table ip foreign; add set ip foreign s { type ipv4_addr; elements = { 10.0.0.1 } };`+
 					`add chain ip foreign c { type filter hook input priority 0; }; add rule ip foreign c ip saddr @s accept;`+
 					`add table inet switchyard; add chain inet switchyard c;`)
 				foreign := func() string {
-					return nftCommand(t, ns, "list", "table", "ip", "foreign") + nftCommand(t, ns, "list", "table", "inet", tableName)
+					return netnstest.NFT(t, ns, "list", "table", "ip", "foreign") + netnstest.NFT(t, ns, "list", "table", "inet", tableName)
 				}
 				foreignBefore := foreign()
 				b := newSharedBackend(t, ns, Options{LocalDetector: detectPods(families...)})
@@ -116,9 +116,9 @@ func TestDrift(t *testing.T) {
 				undisturbed(t, b)
 				before := dump(t, conn)
 				if c.disturb == nil {
-					deleteARule(t, func(args ...string) string { return nftCommand(t, ns, args...) })
+					deleteARule(t, func(args ...string) string { return netnstest.NFT(t, ns, args...) })
 				} else {
-					c.disturb(t, conn, func(args ...string) { nftCommand(t, ns, args...) })
+					c.disturb(t, conn, func(args ...string) { netnstest.NFT(t, ns, args...) })
 				}
 				disturbed(t, b)
 				if r := verify(t, b); r.Repaired == 0 || r.Repaired != r.Written {

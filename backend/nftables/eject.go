@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
@@ -30,6 +31,9 @@ type ejector struct {
 	wake   chan struct{}
 	stop   context.CancelFunc
 	done   sync.WaitGroup
+	// freeing has a value while flows are deleted. leaves is set while they are to be left alone.
+	freeing chan struct{}
+	leaves  atomic.Bool
 
 	mu sync.Mutex
 	// timeout is how long a probe waits.
@@ -59,7 +63,7 @@ type ejectorWorld interface {
 }
 
 func startEjector(e *ejector) *ejector {
-	e.services, e.wake = map[state.ServiceName]*state.Service{}, make(chan struct{}, 1)
+	e.services, e.wake, e.freeing = map[state.ServiceName]*state.Service{}, make(chan struct{}, 1), make(chan struct{}, 1)
 	ctx, stop := context.WithCancel(context.Background())
 	e.stop = stop
 	e.done.Go(func() { e.run(ctx) })
@@ -134,6 +138,19 @@ func (e *ejector) free(left []netip.AddrPort) {
 	default:
 	}
 }
+
+// leaveFlows has no flows deleted until resumeFlows. It waits for a deletion that has begun. It does nothing for a nil ejector.
+func (e *ejector) leaveFlows() {
+	if e == nil {
+		return
+	}
+	e.freeing <- struct{}{}
+	defer func() { <-e.freeing }()
+	e.leaves.Store(true)
+}
+
+// resumeFlows undoes leaveFlows. Flows whose deletion waited are deleted with the next ones.
+func (e *ejector) resumeFlows() { e.leaves.Store(false) }
 
 // freeShare is how many times the duration of a deletion of flows the ejector does nothing afterwards.
 const freeShare = 3
@@ -249,6 +266,11 @@ func (l *ejectorLoop) decided(out *ejection.Output) {
 
 // freeLeft deletes the unanswered flows to endpoints that have left routes, and returns how long that took.
 func (l *ejectorLoop) freeLeft() (spent time.Duration) {
+	l.freeing <- struct{}{}
+	defer func() { <-l.freeing }()
+	if l.leaves.Load() {
+		return 0
+	}
 	l.mu.Lock()
 	left := l.left
 	l.left = nil
@@ -320,6 +342,7 @@ func (b *Backend) noteEjection(want *ruleset.Desired, p *ruleset.Plan) {
 		}
 	}
 	if e := b.ejector.Load(); e != nil {
+		e.resumeFlows()
 		e.free(p.Left())
 	} else if want != nil {
 		b.dropSuspects()
@@ -337,8 +360,8 @@ func (e *ejector) names() []state.ServiceName {
 func (b *Backend) dropSuspects() {
 	_, err := b.commitBatch(func(batch *nft.Batch) {
 		for _, t := range ruleset.SuspectTables() {
-			if exists, err := b.kernel.HasTable(t); err == nil && exists {
-				batch.DeleteTable(t)
+			if found, err := b.kernel.Table(t); err == nil {
+				ruleset.DeleteTable(batch, t, found.Flags)
 			}
 		}
 	})

@@ -243,6 +243,10 @@ func TestEjectionShows(t *testing.T) {
 		slices.Contains(held.Endpoints, a) {
 		t.Errorf("%+v, %v", held, err)
 	}
+	alone, err := l.backend.InspectEndpoints(backend.Query{Frontend: web.Ports[0].Key(&web.Ports[0].Frontends[0]), Dst: l.dst(f).Addr()})
+	if err != nil || len(alone.Silent) != 1 || alone.Silent[0].Endpoint != a || alone.Objects != nil {
+		t.Errorf("without the rest: %+v, %v", alone, err)
+	}
 	if got := l.backend.mirror.Record(web.Name); got != web {
 		t.Errorf("the mirror has record %v, want that of the state", got)
 	}

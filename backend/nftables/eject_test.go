@@ -17,6 +17,8 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ejection"
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // fakeWorld is a kernel and a network for an ejector.
@@ -238,6 +240,60 @@ func TestEjectorFrees(t *testing.T) {
 			t.Errorf("%v from the begin of a deletion of 2 s to the next reading", gap)
 		}
 	})
+}
+
+// TestEjectorLeavesFlows: after leaveFlows has returned, no flows are deleted. What was to be deleted is, once the ejector goes on.
+func TestEjectorLeavesFlows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		eps := endpointsOf(state.IPv4, 1, 3)
+		b := newEjectorBench(t, ejectable("web", eps))
+		freed := func(when string, want ...netip.AddrPort) {
+			t.Helper()
+			b.world.do(func() {
+				if !slices.Equal(b.world.freed, want) {
+					t.Errorf("%s: flows to %v were deleted, want %v", when, b.world.freed, want)
+				}
+			})
+		}
+		b.world.do(func() { b.world.freeing = 2 * time.Second })
+		b.free([]netip.AddrPort{eps[0].Addr})
+		synctest.Wait()
+		b.leaveFlows()
+		freed("when leaveFlows returns", eps[0].Addr)
+		b.free([]netip.AddrPort{eps[1].Addr})
+		pause(time.Minute)
+		freed("while flows are left alone", eps[0].Addr)
+		b.resumeFlows()
+		pause(time.Minute)
+		freed("afterwards", eps[0].Addr, eps[1].Addr)
+	})
+}
+
+// TestLeaveFlowsLeavesSilentEndpoints: a backend leaves flows to ejected endpoints alone as well, until it applies a state again.
+func TestLeaveFlowsLeavesSilentEndpoints(t *testing.T) {
+	b := newBackend(t, netnstest.New(t), Options{})
+	eps := endpointsOf(state.IPv4, 1, 2)
+	world := &fakeWorld{}
+	b.ejector.Store(startEjector(&ejector{
+		log: b.log, world: world, ask: func() {}, timeout: time.Second, observe: func(ProbeResult) {}, report: func(int, int) {},
+	}))
+	apply(t, b, full(ejectable("web", eps)))
+	until := func(what string, is func() bool) {
+		t.Helper()
+		await.Until(t, what, func() (yes bool) { world.do(func() { yes = is() }); return yes })
+	}
+	b.LeaveFlows()
+	b.ejector.Load().free([]netip.AddrPort{eps[0].Addr})
+	var before int
+	world.do(func() { before = len(world.reads) })
+	until("the loop of the ejector goes around", func() bool { return len(world.reads) > before+2 })
+	world.do(func() {
+		if len(world.freed) > 0 {
+			t.Errorf("flows to %v were deleted", world.freed)
+		}
+	})
+	apply(t, b, delta(ejectable("web", eps[:1])))
+	until("the flows are deleted", func() bool { return len(world.freed) > 0 })
 }
 
 // TestEjectorEnds: it ends while probes are under way, and says that nothing is ejected.

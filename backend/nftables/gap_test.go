@@ -112,7 +112,7 @@ var gapLoadBalancer = map[state.Family]netip.Addr{state.IPv4: addr("203.0.113.1"
 // tracking, as there nearly always is on a node.
 func (g *gap) flush() {
 	g.t.Helper()
-	nftCommand(g.t, g.ns, "flush ruleset; add table inet own; add chain inet own c { type filter hook prerouting priority 0; };"+
+	netnstest.NFT(g.t, g.ns, "flush ruleset; add table inet own; add chain inet own c { type filter hook prerouting priority 0; };"+
 		"add chain inet own d { type filter hook output priority 0; }; add rule inet own c ct state invalid counter; add rule inet own d ct state invalid counter")
 }
 

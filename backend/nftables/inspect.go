@@ -41,23 +41,42 @@ func (i *inspector) close() error {
 	return f.Close()
 }
 
-var _ backend.Inspector = (*Backend)(nil)
+var (
+	_ backend.Inspector         = (*Backend)(nil)
+	_ backend.EndpointInspector = (*Backend)(nil)
+)
 
-// Inspect implements [backend.Inspector].
-func (b *Backend) Inspect(q backend.Query) (backend.Held, error) {
-	var held ruleset.Held
-	var deadlines map[netip.AddrPort]time.Time
+// InspectEndpoints implements [backend.EndpointInspector].
+func (b *Backend) InspectEndpoints(q backend.Query) (backend.Held, error) {
+	held := backend.Held{Silent: b.silent(q.Frontend)}
+	if q.Frontend.Protocol != state.TCP || len(q.Endpoints) == 0 {
+		return held, nil
+	}
 	err := b.inspector.ask(func(f elemFinder) (err error) {
-		held, err = ruleset.Inspect(q.Frontend, q.Outside, q.Source, f.Find)
-		if err == nil && q.Frontend.Protocol == state.TCP {
-			deadlines, err = ruleset.Deadlines(netip.AddrPortFrom(q.Dst, q.Frontend.Port), q.Endpoints, time.Now(), f.FindElems)
-		}
+		held.Deadlines, err = ruleset.Deadlines(netip.AddrPortFrom(q.Dst, q.Frontend.Port), q.Endpoints, time.Now(), f.FindElems)
 		return err
 	})
 	if err != nil {
 		return backend.Held{}, fmt.Errorf("nftables: %w", err)
 	}
-	out := backend.Held{Verdict: held.Verdict, Endpoints: held.Endpoints, Objects: held.Objects, Deadlines: deadlines, Silent: b.silent(q.Frontend)}
+	return held, nil
+}
+
+// Inspect implements [backend.Inspector].
+func (b *Backend) Inspect(q backend.Query) (backend.Held, error) {
+	out, err := b.InspectEndpoints(q)
+	if err != nil {
+		return out, err
+	}
+	var held ruleset.Held
+	err = b.inspector.ask(func(f elemFinder) (err error) {
+		held, err = ruleset.Inspect(q.Frontend, q.Outside, q.Source, f.Find)
+		return err
+	})
+	if err != nil {
+		return backend.Held{}, fmt.Errorf("nftables: %w", err)
+	}
+	out.Verdict, out.Endpoints, out.Objects = held.Verdict, held.Endpoints, held.Objects
 	if d := held.Draw; held.Verdict == state.Forward {
 		out.Draw = backend.Draw{Even: d.Slots == 0, Slots: d.Slots, Shares: d.Shares, Hashed: d.Hashed}
 		if d.Known && !q.Node { // which address of the node a connection gets is not known here

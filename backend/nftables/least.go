@@ -138,17 +138,21 @@ func (b *Backend) counted() []*state.Service {
 	return records
 }
 
-// countFlows counts the open connections of endpoints: of all that this node translates to them. crowd is how many flows there are if they are too many to
-// count.
+// countFlows counts the open connections of endpoints: of all that this node translates to them, by a rule or by IPVS. The kernel can leave out the flows
+// without a rule, but not those without either. crowd is how many flows there are if they are too many to count.
 func (b *Backend) countFlows(counts least.Counts) (crowd int, err error) {
 	n, err := b.flows.Len()
 	if err != nil || n > mostFlows {
 		return n, err
 	}
-	err = b.flows.Flows(conntrack.Filter{Translated: true}, func(flows []conntrack.Flow) error {
+	b.mu.Lock()
+	schedules := b.o.Schedules
+	b.mu.Unlock()
+	byIPVS := schedules != nil && schedules()
+	err = b.flows.Flows(conntrack.Filter{Translated: !byIPVS}, func(flows []conntrack.Flow) error {
 		for i := range flows {
 			of := least.Endpoint{Protocol: flows[i].Protocol, Addr: flows[i].Reply.Src}
-			if n, counted := counts[of]; counted && !flows[i].Ended {
+			if n, counted := counts[of]; counted && !flows[i].Ended && of.Addr != flows[i].Orig.Dst {
 				counts[of] = n + 1
 			}
 		}

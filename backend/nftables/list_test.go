@@ -96,7 +96,7 @@ func listAfter(t *testing.T, o Options, u *state.Update) {
 			})
 		}
 	}
-	text := nftCommand(t, ns, "list", "ruleset")
+	text := netnstest.NFT(t, ns, "list", "ruleset")
 	if !strings.Contains(text, "table ip switchyard-lock {") || !strings.Contains(text, fmt.Sprintf("PID %d", os.Getpid())) {
 		t.Error("nft list ruleset does not show who programs the namespace")
 	}
@@ -112,11 +112,11 @@ func listAfter(t *testing.T, o Options, u *state.Update) {
 		}
 	}
 	var objects struct{ Nftables []map[string]any }
-	if err := json.Unmarshal([]byte(nftCommand(t, ns, "-j", "list", "ruleset")), &objects); err != nil || len(objects.Nftables) < 20 {
+	if err := json.Unmarshal([]byte(netnstest.NFT(t, ns, "-j", "list", "ruleset")), &objects); err != nil || len(objects.Nftables) < 20 {
 		t.Errorf("nft -j list ruleset: %d objects, %v", len(objects.Nftables), err)
 	}
 	closeBackend(b)
-	if after := nftCommand(t, ns, "list", "ruleset"); strings.Count(after, "\n") < strings.Count(text, "\n")-10 {
+	if after := netnstest.NFT(t, ns, "list", "ruleset"); strings.Count(after, "\n") < strings.Count(text, "\n")-10 {
 		t.Errorf("nft list ruleset of a stopped dataplane shows less:\n%s", after)
 	}
 }
@@ -128,7 +128,7 @@ func TestNumbersAreShown(t *testing.T) {
 	apply(t, newBackend(t, ns, Options{}), full(s))
 	shown := func(set, pattern string) string {
 		t.Helper()
-		text := nftCommand(t, ns, "list", "map", "ip", tableName, set)
+		text := netnstest.NFT(t, ns, "list", "map", "ip", tableName, set)
 		found := regexp.MustCompile(pattern).FindStringSubmatch(text)
 		if found == nil {
 			t.Fatalf("%s does not show %q:\n%s", set, pattern, text)
@@ -136,7 +136,7 @@ func TestNumbersAreShown(t *testing.T) {
 		return found[1]
 	}
 	list := shown("service-restricted", `203.0.113.1 . tcp . 1 : (0x\w+)`)
-	nftCommand(t, ns, "get", "element", "ip", tableName, "allowed-24", "{ "+list+" . 10.0.0.0 }")
+	netnstest.NFT(t, ns, "get", "element", "ip", tableName, "allowed-24", "{ "+list+" . 10.0.0.0 }")
 	port := shown("service-sticky", `203.0.113.1 . tcp . 1 : (0x\w+)`)
 	endpoint := s.Ports[0].External.Inside.Endpoints[0].Addr
 	number := shown("endpoint-numbers", fmt.Sprintf(`%s . %v . %d : 0x0(\w+)`, port, endpoint.Addr(), endpoint.Port()))

@@ -9,12 +9,9 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"os/exec"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -106,35 +103,6 @@ func foreignCommit(t testing.TB, c *nft.Conn) {
 	if err := nfttest.ForeignCommitOn(c); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// nftCommand runs the nft tool in ns. The test is skipped if there is none.
-func nftCommand(t testing.TB, ns *netns.NS, args ...string) string {
-	t.Helper()
-	out, _ := runNFT(t, ns, args...)
-	return out
-}
-
-// runNFT is nftCommand, and returns also the processor time that the kernel took for it.
-func runNFT(t testing.TB, ns *netns.NS, args ...string) (output string, inKernel time.Duration) {
-	t.Helper()
-	path, err := exec.LookPath("nft")
-	if err != nil {
-		t.Skip("the nft tool is not installed")
-	}
-	var out, warnings strings.Builder
-	netnstest.Do(t, ns, func() error {
-		cmd := exec.Command(path, args...)
-		cmd.Stdout, cmd.Stderr = &out, &warnings // 1.0.6 warns that its JSON has no word for "update @map"
-		if err = cmd.Run(); err == nil {
-			inKernel = cmd.ProcessState.SystemTime()
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatalf("nft %s: %v\n%s%s", strings.Join(args, " "), err, out.String(), warnings.String())
-	}
-	return out.String(), inKernel
 }
 
 // addDevice makes a device with addresses.

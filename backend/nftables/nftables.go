@@ -2,7 +2,7 @@
 // elements for each service and endpoint. So a change costs the same with a hundred services as with a hundred thousand.
 //
 // A frontend is an element with its number of endpoints, and one numbered slot for each endpoint. The rule for that number draws a slot and
-// translates the destination to its endpoint. Package ruleset, which is pure, works out the changes, and [Backend] carries them out.
+// translates the destination to its endpoint. An internal package without side effects works out the changes, and [Backend] carries them out.
 // README.md follows one packet and one change. This package owns the tables "switchyard" in the families ip and ip6. It never touches other
 // tables.
 //
@@ -270,7 +270,7 @@ func (b *Backend) Reconfigure(o Options) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	o.Logger, o.Locked, o.TakeOver, o.Program, o.OnFlowsCut = b.o.Logger, b.o.Locked, b.o.TakeOver, b.o.Program, b.o.OnFlowsCut
-	o.OnGone, o.OnResets, o.Elsewhere, o.Scheduled = b.o.OnGone, b.o.OnResets, b.o.Elsewhere, b.o.Scheduled
+	o.OnGone, o.OnResets, o.Elsewhere, o.Scheduled, o.Schedules = b.o.OnGone, b.o.OnResets, b.o.Elsewhere, b.o.Scheduled, b.o.Schedules
 	o.OnProbe, o.OnEjections = b.o.OnProbe, b.o.OnEjections
 	b.o, b.detector, b.known = o, o.LocalDetector, false
 	if e := b.ejector.Load(); e != nil {
@@ -290,8 +290,12 @@ func (b *Backend) ServesLoopback() bool {
 }
 
 // LeaveFlows stops the deletion of flows until the next Apply, also by Close. Call it before another dataplane takes over and begins flows
-// to endpoints that this one does not know, such as a relay. No other method may be called until LeaveFlows returns.
-func (b *Backend) LeaveFlows() { b.cutter.Suspend() }
+// to endpoints that this one does not know, such as a relay. No other method may be called until LeaveFlows returns. It waits for a deletion of flows to
+// silent endpoints that has begun.
+func (b *Backend) LeaveFlows() {
+	b.cutter.Suspend()
+	b.ejector.Load().leaveFlows()
+}
 
 // Close releases the sockets. Programmed state stays.
 func (b *Backend) Close() error {

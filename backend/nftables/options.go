@@ -49,6 +49,9 @@ type Options struct {
 	// Scheduled reports whether IPVS has a virtual server for a frontend, even one that takes no new flows. Flows that IPVS has scheduled are
 	// left to IPVS. The goroutine that calls Elsewhere calls Scheduled. It may be nil.
 	Scheduled func(state.FrontendKey) bool
+	// Schedules reports whether IPVS has any virtual server. The flows that it schedules then count as connections of endpoints, too. A separate
+	// goroutine calls Schedules at any time. It may be nil.
+	Schedules func() bool
 	// ResetRemoved answers packets of translated TCP connections with a reset if their endpoint is gone. An endpoint is gone once it has left
 	// its Service and no TCP port of another has it, not even as a lingering endpoint. The records must have lingering endpoints of TCP ports.
 	// Otherwise connections are reset to endpoints that terminate and still serve. ResetRemoved takes 35 to 55 bytes for each endpoint.

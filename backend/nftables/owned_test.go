@@ -41,7 +41,7 @@ func TestOwnedTables(t *testing.T) {
 	b := openBackend(t, ns, Options{}, func(c *nft.Conn) kernel { counting.kernel = c; return counting })
 	apply(t, b, full(someServices()...))
 	before, reads := dump(t, conn), counting.skeletons
-	nftCommand(t, ns, "flush ruleset; add table ip other; flush ruleset")
+	netnstest.NFT(t, ns, "flush ruleset; add table ip other; flush ruleset")
 	for name, fill := range map[string]func(*nft.Batch){
 		"deleting a table": func(b *nft.Batch) { b.DeleteTable(table(families[0])) },
 		"flushing a chain": func(b *nft.Batch) { b.FlushChain(table(families[1]), "services") },
@@ -261,7 +261,7 @@ func TestReconfigure(t *testing.T) {
 		if err := b.Reconfigure(o); err != nil {
 			t.Fatal(err)
 		}
-		nftCommand(t, ns, "flush", "ruleset") // takes away what belongs to nobody
+		netnstest.NFT(t, ns, "flush", "ruleset") // takes away what belongs to nobody
 		if err := b.Reconfigure(Options{MasqueradeBit: new(32)}); err == nil {
 			t.Error("a mask bit that does not exist")
 		}

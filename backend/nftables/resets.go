@@ -3,6 +3,7 @@ package nftables
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"time"
@@ -20,6 +21,8 @@ type resets struct {
 	// inherited is set until the tables of an earlier process have been read. doubtful is set after a failure, until they are read
 	// again.
 	inherited, doubtful bool
+	// warned is what had no room at the last warning.
+	warned ruleset.Dropped
 	// now is the clock. Tests replace it.
 	now func() time.Time
 }
@@ -29,7 +32,7 @@ type resets struct {
 func (b *Backend) commitResets(p *ruleset.ResetPlan) (int, error) {
 	n, err := b.commitResetsAtOnce(p)
 	if errors.Is(err, nft.ErrNoRoom) {
-		b.log.Warn("no room to reset connections to removed endpoints; connections to endpoints that were removed before are no longer reset",
+		b.log.Warn("no room to reset connections; connections to endpoints that were removed, or had a drain deadline, are no longer reset",
 			"error", err, "remedy", moreRoom)
 		p.GiveUp()
 		n, err = b.commitResetsAtOnce(p)
@@ -151,27 +154,31 @@ func (b *Backend) addResets() (written int) {
 	if b.resets == nil {
 		return 0
 	}
-	dropped := b.resets.Dropped
 	p, gone := b.resets.Lost(b.resets.now())
 	written, err := b.commitResets(p)
 	if err != nil {
 		p.Commit() // the next comparison adds them
 		b.guard.raise(quiet)
-		b.log.Warn("cannot reset connections to endpoints that are gone; will try again", "error", err)
+		b.log.Warn("cannot add endpoints whose connections are to be reset; will try again", "error", err)
 	}
-	b.warnDropped(dropped)
+	b.resets.warnDropped(b.log)
 	if len(gone) > 0 && b.o.OnGone != nil {
 		b.o.OnGone(gone)
 	}
 	return written
 }
 
-// warnDropped warns if more than before was not reset.
-func (b *Backend) warnDropped(before int) {
-	if n := b.resets.Dropped - before; n > 0 {
-		b.log.Warn("too many removed endpoints to reset all connections; the other clients wait for their timeouts",
+// warnDropped warns if more than at the last call had no room.
+func (r *resets) warnDropped(log *slog.Logger) {
+	if n := r.Dropped.Gone - r.warned.Gone; n > 0 {
+		log.Warn("too many removed endpoints to reset all connections; the other clients wait for their timeouts",
 			"notReset", n, "mostEndpoints", ruleset.MaxGone)
 	}
+	if n := r.Dropped.Deadlines - r.warned.Deadlines; n > 0 {
+		log.Warn("too many endpoints with a drain deadline; connections to the others stay until an end closes them", "withoutDeadline", n,
+			"most", ruleset.MaxDrained, "mostOfNamespace", ruleset.MaxDrainedOf, "remedy", "remove the annotation switchyard.net/drain-timeout from Services with many endpoints")
+	}
+	r.warned = r.Dropped
 }
 
 // tendResets takes down how many connections were reset, and removes tables in which everything has timed out.

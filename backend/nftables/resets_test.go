@@ -286,7 +286,7 @@ func TestConnectionsToRemovedEndpoints(t *testing.T) {
 
 			r.show(false, r.other("other", 2, "stays"))
 			r.expectTables("the endpoint is gone", 1)
-			nftCommand(t, r.ns, "list", "ruleset")
+			netnstest.NFT(t, r.ns, "list", "ruleset")
 			expectAll(t, "the endpoint is gone", syscall.ECONNRESET, toRemoved)
 			expectAll(t, "the endpoint is gone, others", nil, slices.Concat(toOther, direct))
 			if want := []netip.AddrPort{r.endpoint(name, state.IPv4).Addr, r.endpoint(name, state.IPv6).Addr}; !slices.Equal(r.gone, want) {
@@ -657,7 +657,7 @@ func TestResetTablesAreRepaired(t *testing.T) {
 		"add element ip switchyard-resets gone { 10.1.2.3 . 80 timeout 1h }", "add chain ip switchyard-resets more",
 		"delete element ip switchyard-resets gone { 10.244.0.40 . 8080 }",
 	} {
-		nftCommand(t, ns, command)
+		netnstest.NFT(t, ns, command)
 		b.guard.spent(0) // else the next comparison waits
 		disturbed(t, b)
 		if r := verify(t, b); r.Repaired == 0 || r.Repaired != r.Written {
@@ -672,7 +672,7 @@ func TestResetTablesAreRepaired(t *testing.T) {
 	}
 	closeBackend(b)
 	netnstest.Do(t, ns, func() error { _, err := Cleanup(t.Context()); return err })
-	if text := nftCommand(t, ns, "list", "ruleset"); strings.Contains(text, "switchyard") {
+	if text := netnstest.NFT(t, ns, "list", "ruleset"); strings.Contains(text, "switchyard") {
 		t.Errorf("after Cleanup:\n%s", text)
 	}
 }
@@ -751,7 +751,7 @@ func TestResetsTimeOut(t *testing.T) {
 			t.Errorf("%d: %d endpoints are reset, want %d", i, n, want)
 		}
 	}
-	if text := nftCommand(t, ns, "list", "tables"); strings.Contains(text, ruleset.ResetsName) {
+	if text := netnstest.NFT(t, ns, "list", "tables"); strings.Contains(text, ruleset.ResetsName) {
 		t.Errorf("a table is left:\n%s", text)
 	}
 }

@@ -29,9 +29,7 @@ type suspects struct {
 	// made are the families whose tables are there, and looked is when they were compared last.
 	made   [2]bool
 	looked time.Time
-	// unfiltered is set once the kernel cannot delete flows by a filter.
-	unfiltered bool
-	batch      nft.Batch
+	batch  nft.Batch
 }
 
 func (b *Backend) newWorld() ejectorWorld {
@@ -89,7 +87,7 @@ func (s *suspects) make(families [2]bool) error {
 		case families[i] && (found == nil || !ruleset.SuspectsAre(f, found, s.flags)):
 			ruleset.AddSuspects(&s.batch, f, found, s.flags)
 		case !families[i] && found != nil:
-			s.batch.DeleteTable(t)
+			ruleset.DeleteTable(&s.batch, t, found.Flags())
 		}
 	}
 	if err := s.write(); err != nil {
@@ -147,46 +145,10 @@ func (s *suspects) Probe(ctx context.Context, endpoint netip.AddrPort) ejection.
 	return ejection.Failed
 }
 
-// maxFilters is for how many endpoints the kernel deletes flows by a filter. A listing for all of them takes less from then on
-// (docs/adr/0016-delete-flows-by-filter.md).
-const maxFilters = 8
-
 // Free implements [ejectorWorld].
 func (s *suspects) Free(endpoints []netip.AddrPort) error {
-	var errs []error
-	for _, f := range suspectFamilies {
-		of := slices.DeleteFunc(slices.Clone(endpoints), func(e netip.AddrPort) bool { return state.FamilyOf(e.Addr()) != f })
-		if len(of) > 0 {
-			errs = append(errs, s.freeFamily(f, of))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func (s *suspects) freeFamily(f state.Family, endpoints []netip.AddrPort) error {
-	unanswered := conntrack.Filter{Family: f, Protocol: state.TCP, Unanswered: true}
-	if f == state.IPv4 && len(endpoints) <= maxFilters && !s.unfiltered {
-		var err error
-		for _, e := range endpoints {
-			filter := unanswered
-			filter.From = e
-			if _, err = s.flows.DeleteAll(filter); err != nil {
-				break
-			}
-		}
-		if !errors.Is(err, errors.ErrUnsupported) {
-			return err
-		}
-		s.unfiltered = true
-	}
-	of := map[netip.AddrPort]bool{}
-	for _, e := range endpoints {
-		of[e] = true
-	}
-	return s.flows.Flows(unanswered, func(flows []conntrack.Flow) error {
-		_, err := s.flows.Delete(slices.DeleteFunc(flows, func(flow conntrack.Flow) bool { return !of[flow.Reply.Src] })...)
-		return err
-	})
+	_, err := conntrack.DeleteUnanswered(s.flows, endpoints...)
+	return err
 }
 
 // Close implements [ejectorWorld].

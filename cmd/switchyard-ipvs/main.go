@@ -32,6 +32,7 @@ func main() {
 				Logger: log, TakeOver: dataplane.TakeOver, Program: "switchyard-ipvs " + version,
 				Elsewhere: func(k state.FrontendKey) bool { b := above.Load(); return b != nil && b.Serves(k) },
 				Scheduled: func(k state.FrontendKey) bool { b := above.Load(); return b != nil && b.Scheduled(k) },
+				Schedules: func() bool { b := above.Load(); return b != nil && b.Schedules() },
 			})
 			if err != nil {
 				return nil, err

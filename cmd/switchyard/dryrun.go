@@ -71,11 +71,7 @@ func printPlan(w io.Writer, name string, snapshot *store.Snapshot) error {
 			p := &service.Ports[i]
 			fmt.Fprintf(&b, "%s\n", portTitle(service.Name, p))
 			for _, f := range p.Frontends {
-				traffic := &p.External
-				if f.Kind == state.ClusterIP {
-					traffic = &p.Internal
-				}
-				fmt.Fprintf(&b, "  %s\n%s", frontendTitle(&f, p.Protocol), trafficText(traffic))
+				fmt.Fprintf(&b, "  %s\n%s", frontendTitle(&f, p.Protocol), trafficText(p.Traffic(f.Kind)))
 			}
 		}
 		if h := service.HealthCheck; h.Port != 0 {

@@ -116,12 +116,20 @@ func endpointCells(row any, wide bool) []string {
 		share = fmt.Sprintf("%.1f%%", 100*e.Share)
 	}
 	cells := []string{
-		e.Namespace, e.Service, port, e.Addr.String(), orNone(e.Pod), orNone(e.Node), yesNo(e.Inside), yesNo(e.Outside), weight, share, string(e.State), wordList(e.Reasons),
+		e.Namespace, e.Service, port, e.Addr.String(), orNone(e.Pod), orNone(e.Node), yesNo(e.Inside), yesNo(e.Outside), weight, share, stateText(e, time.Now()), wordList(e.Reasons),
 	}
 	if wide {
 		cells = append(cells, wordList(e.OutsideReasons), e.Slice)
 	}
 	return cells
+}
+
+// stateText is the state of an endpoint, and for how long its open connections stay.
+func stateText(e *view.Endpoint, now time.Time) string {
+	if e.DrainsUntil.IsZero() {
+		return string(e.State)
+	}
+	return fmt.Sprintf("%s %v", e.State, max(0, e.DrainsUntil.Sub(now)).Round(time.Second))
 }
 
 func nodeCells(row any, _ bool) []string {

@@ -130,7 +130,9 @@ func (o *objectFlags) source(c *config.Config, name string, await kube.Await, lo
 				return nil, err
 			}
 		}
-		return relay.New(relay.Options{Targets: o.relays, Certificates: certificates, SocketUsers: o.relayUsers, Mark: node.UpstreamMark(c), Logger: log})
+		return relay.New(relay.Options{
+			Targets: o.relays, Certificates: certificates, SocketUsers: o.relayUsers, Mark: node.UpstreamMark(c), NodeHealth: c.NodeHealth.Enabled, Logger: log,
+		})
 	}
 	return kubeSource(c, o.master, name, await, log)
 }

@@ -88,9 +88,10 @@ type KubeProxyConfiguration struct {
 	// The projects whose annotations of Services and EndpointSlices count where Switchyard's own are absent: `cilium.io`,
 	// `kube-router.io`, `loxilb.io` and `projectcalico.org`. The first in the list takes precedence. Empty: none, so that
 	// old annotations change nothing. See docs/balance.md#annotations-of-other-projects.
-	AcceptAnnotationsOf []string `json:"acceptAnnotationsOf"`
-	Ejection            Ejection `json:"ejection"`
-	Services            Services `json:"services"`
+	AcceptAnnotationsOf []string   `json:"acceptAnnotationsOf"`
+	Ejection            Ejection   `json:"ejection"`
+	NodeHealth          NodeHealth `json:"nodeHealth"`
+	Services            Services   `json:"services"`
 	// How long a watch of the API server lasts at least, 5 minutes or more. It is opened again from where it ended; if
 	// the API server has gone back to an earlier state, everything is listed again
 	// (docs/operate.md#when-etcd-is-restored).
@@ -180,6 +181,17 @@ type Ejection struct {
 	// some clients whose connections are stuck wait longer than 4 s. A process that gets its configuration from a file of
 	// one dataplane, such as `NFTablesConfiguration`, has the default.
 	ProbeTimeout config.Duration `json:"probeTimeout"`
+}
+
+// NodeHealth is the section nodeHealth.
+type NodeHealth struct {
+	// Whether endpoints on Nodes that shut down, or are not ready for long, come last. The process then watches all Nodes,
+	// unless it follows a relay.
+	Enabled bool `json:"enabled"`
+	// How long a Node must not have been ready, from 1s to 24h. A Node whose kubelet reports a shutdown counts at once.
+	NotReadyAfter config.Duration `json:"notReadyAfter"`
+	// While more of all Nodes are not ready, in percent from 1 to 100, no endpoint comes last.
+	IgnoreAbovePercent int32 `json:"ignoreAbovePercent"`
 }
 
 // Services is the section services.

@@ -117,10 +117,7 @@ func write(to *bytes.Buffer, s *state.Service) {
 		if p.Protocol != state.TCP {
 			continue
 		}
-		traffic := &p.External
-		if f.Kind == state.ClusterIP {
-			traffic = &p.Internal
-		}
+		traffic := p.Traffic(f.Kind)
 		at := fmt.Sprintf("*:%d", f.Port)
 		if f.Kind != state.NodePort {
 			at = fmt.Sprint(f.Addr, " ", f.Port)

@@ -28,6 +28,8 @@ type Options struct {
 	Feed *objectlog.Feed
 	// InstanceID names the life of Feed: clients can resume only within the same life. Default: a random number.
 	InstanceID uint64
+	// NodeHealth reports that the Nodes of Feed have their health. Clients that need it can see that in the header.
+	NodeHealth bool
 	// OnFollow is called when a client begins to follow. It returns a function that is called when the client is gone.
 	// They must not block. Default: no callback is called.
 	OnFollow func() (gone func())
@@ -38,13 +40,14 @@ func Register(registrar grpc.ServiceRegistrar, o Options) {
 	for o.InstanceID == 0 {
 		o.InstanceID = rand.Uint64()
 	}
-	clusterv1.RegisterObjectsServer(registrar, &server{feed: o.Feed, instance: o.InstanceID, onFollow: o.OnFollow})
+	clusterv1.RegisterObjectsServer(registrar, &server{feed: o.Feed, instance: o.InstanceID, nodeHealth: o.NodeHealth, onFollow: o.OnFollow})
 }
 
 type server struct {
 	clusterv1.UnimplementedObjectsServer
 	feed       *objectlog.Feed
 	instance   uint64
+	nodeHealth bool
 	onFollow   func() (gone func()) // may be nil
 	partitions partitions
 }
@@ -62,7 +65,11 @@ func (s *server) Follow(stream stream) error {
 		return errClosed
 	}
 	// The header shows the client that there are objects here, even if there is nothing to send that it does not have.
-	if err := stream.SendHeader(metadata.MD{}); err != nil {
+	header := metadata.MD{}
+	if s.nodeHealth {
+		header.Set(protoconv.NodeHealthHeader, "1")
+	}
+	if err := stream.SendHeader(header); err != nil {
 		return err
 	}
 	if s.onFollow != nil {

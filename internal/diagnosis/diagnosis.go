@@ -144,25 +144,27 @@ func Service(why *store.Explanation, node string, facts *Facts, local []netip.Ad
 	for i := range s.found {
 		s.found[i].Place = facts.place(s.found[i].Object, s.found[i].Field)
 	}
-	Sort(s.found)
+	order(s.found)
 	if s.full() {
 		s.found = append(s.found, Finding{Reason: MoreFindings, Severity: Remark, Object: s.about, Text: "the Service may have more findings, which are left out"})
 	}
 	return s.found
 }
 
-// Sort puts findings in order, the worst first. Those that are as bad keep their order.
-func Sort(found []Finding) {
+// order puts findings in order, the worst first. Those that are as bad keep their order.
+func order(found []Finding) {
 	slices.SortStableFunc(found, func(a, b Finding) int { return cmp.Compare(a.Severity.rank(), b.Severity.rank()) })
 }
 
-// Lacking returns the finding about a Service that uses features which the dataplane lacks.
-func Lacking(name state.ServiceName, missing state.Features) Finding {
-	return Finding{
+// Lacking returns the findings about a Service together with the one that it uses features which the dataplane lacks. They remain in order, the worst first.
+func Lacking(found []Finding, name state.ServiceName, missing state.Features) []Finding {
+	found = append([]Finding{{
 		Reason: Degraded, Severity: Warning, Object: Object{"Service", name.Namespace, name.Name},
 		Text:   fmt.Sprintf("the dataplane lacks %v, and serves the Service without", missing),
 		Remedy: "choose another mode, or remove the annotations",
-	}
+	}}, found...)
+	order(found)
+	return found
 }
 
 // Port returns why a port of a Service has no endpoint for new connections, nil if it has one.

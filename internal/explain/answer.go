@@ -63,7 +63,7 @@ type Answer struct {
 	WayBack string `json:"wayBack,omitempty"`
 	// Kernel is the dataplane's state for the connection. It is nil if it was not read.
 	Kernel *Kernel `json:"kernel,omitempty"`
-	// Findings are what else is wrong with the Service.
+	// Findings are what else is wrong with the Service, the worst first.
 	Findings []diagnosis.Finding `json:"findings,omitempty"`
 	// Notes are what else is worth knowing.
 	Notes []string `json:"notes,omitempty"`

@@ -169,10 +169,7 @@ func (v *view) ping(a *Answer, c Connection) {
 				continue
 			}
 			asked = true
-			traffic := &p.External
-			if f.Kind == state.ClusterIP {
-				traffic = &p.Internal
-			}
+			traffic := p.Traffic(f.Kind)
 			route := &traffic.Outside
 			if c.Class != Outside {
 				route = &traffic.Inside
@@ -190,11 +187,8 @@ func (v *view) ping(a *Answer, c Connection) {
 
 // route fills in what happens at a frontend that lets the client in.
 func (v *view) route(a *Answer, c Connection, h held, why *store.Explanation) {
-	traffic, policy := &h.port.External, brain.PolicyCluster
+	traffic, policy := h.port.Traffic(h.frontend.Kind), brain.PolicyCluster
 	reasons := why.Port(h.port)
-	if h.frontend.Kind == state.ClusterIP {
-		traffic = &h.port.Internal
-	}
 	route := &traffic.Outside
 	if c.Class != Outside {
 		route = &traffic.Inside
@@ -261,6 +255,8 @@ func (v *view) balance(a *Answer, h held, why *store.Explanation) {
 	case h.port.Balance == state.HashConnection:
 		a.hashedBy = from.Name
 		a.policy(from.Name, from.Value, "the client's address and port choose the endpoint, which is the same on all nodes")
+	case h.frontend.LastPort != 0 && why.Settings.Balance == state.LeastConnections:
+		a.policy(from.Name, from.Value, "it has no effect on ranges of ports")
 	case h.port.Balance == state.LeastConnections:
 		a.policy(from.Name, from.Value, "endpoints with fewer connections from this node get more of the new ones")
 	}

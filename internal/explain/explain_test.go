@@ -111,20 +111,24 @@ func TestBalance(t *testing.T) {
 	for _, tt := range []struct {
 		balance  string
 		affinity time.Duration
+		port     uint16
 		want     string // the policies, and the findings' reasons
 	}{
-		{"random", 0, ""},
-		{"hash", 0, "switchyard.net/balance hash: all connections of a client address go to one endpoint, which is the same on all nodes"},
-		{"hash-connection", 0, "switchyard.net/balance hash-connection: the client's address and port choose the endpoint, which is the same on all nodes"},
-		{"least-connections", 0, "switchyard.net/balance least-connections: endpoints with fewer connections from this node get more of the new ones"},
-		{"hash", time.Hour, "sessionAffinity ClientIP: connections of one client stay with one endpoint until it has made none for 1h0m0s; " +
+		{"random", 0, 80, ""},
+		{"hash", 0, 80, "switchyard.net/balance hash: all connections of a client address go to one endpoint, which is the same on all nodes"},
+		{"hash-connection", 0, 80, "switchyard.net/balance hash-connection: the client's address and port choose the endpoint, which is the same on all nodes"},
+		{"least-connections", 0, 80, "switchyard.net/balance least-connections: endpoints with fewer connections from this node get more of the new ones"},
+		{"least-connections", 0, 1000, "switchyard.net/balance least-connections: it has no effect on ranges of ports"},
+		{"hash", 0, 1000, "switchyard.net/balance hash: all connections of a client address go to one endpoint, which is the same on all nodes"},
+		{"hash", time.Hour, 80, "sessionAffinity ClientIP: connections of one client stay with one endpoint until it has made none for 1h0m0s; " +
 			"switchyard.net/balance hash: it has no effect, because the Service has session affinity"},
-		{"nonsense", 0, "AnnotationIgnored"},
-		{"nonsense", time.Hour, "sessionAffinity ClientIP: connections of one client stay with one endpoint until it has made none for 1h0m0s; AnnotationIgnored"},
+		{"nonsense", 0, 80, "AnnotationIgnored"},
+		{"nonsense", time.Hour, 80, "sessionAffinity ClientIP: connections of one client stay with one endpoint until it has made none for 1h0m0s; AnnotationIgnored"},
 	} {
 		svc := &model.Service{
 			Name: state.ServiceName{Namespace: "ns", Name: "svc"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
-			Ports: []model.ServicePort{{Protocol: state.TCP, Port: 80}}, Annotations: []model.Annotation{{Name: model.BalanceAnnotation, Value: tt.balance}}, Affinity: tt.affinity,
+			Ports: []model.ServicePort{{Protocol: state.TCP, Port: 80}}, Affinity: tt.affinity,
+			Annotations: []model.Annotation{{Name: model.BalanceAnnotation, Value: tt.balance}, {Name: model.PortRangesAnnotation, Value: "all=1000-1999"}},
 		}
 		slice := &model.EndpointSlice{Namespace: "ns", Name: "svc-1", Service: "svc", Family: state.IPv4, Ports: []model.EndpointPort{{Protocol: state.TCP, Port: 8080}},
 			Endpoints: []model.Endpoint{{Addr: netip.MustParseAddr("10.244.1.20"), Ready: true, Serving: true}}}
@@ -132,7 +136,7 @@ func TestBalance(t *testing.T) {
 		sink := s.Source("test")
 		sink.Update([]model.Object{svc, slice}, nil)
 		sink.Complete()
-		a := New(Options{Store: s}).Explain(Connection{Class: Outside, Dst: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: state.TCP})
+		a := New(Options{Store: s}).Explain(Connection{Class: Outside, Dst: netip.AddrPortFrom(svc.ClusterIPs[0], tt.port), Protocol: state.TCP})
 		var got []string
 		for _, p := range a.Policies {
 			if p.Name == "sessionAffinity" || p.Name == model.BalanceAnnotation {
@@ -143,7 +147,7 @@ func TestBalance(t *testing.T) {
 			got = append(got, string(f.Reason))
 		}
 		if text := strings.Join(got, "; "); a.Verdict != Forwarded || text != tt.want {
-			t.Errorf("%q with an affinity of %v: %v with %q, want %q", tt.balance, tt.affinity, a.Verdict, text, tt.want)
+			t.Errorf("%q with an affinity of %v at port %d: %v with %q, want %q", tt.balance, tt.affinity, tt.port, a.Verdict, text, tt.want)
 		}
 	}
 }

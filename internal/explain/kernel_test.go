@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/internal/diagnosis"
 	"github.com/switchyard-net/switchyard/internal/explain"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
@@ -86,7 +87,7 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// TestLack: an answer does not promise what the dataplane lacks.
+// TestLack: an answer does not promise what the dataplane lacks, and says so before its remarks.
 func TestLack(t *testing.T) {
 	web := state.ServiceName{Namespace: "ns", Name: "svc"}
 	for missing, want := range map[state.Features]string{
@@ -95,7 +96,11 @@ func TestLack(t *testing.T) {
 		state.Weights | state.Balances: "warning    the dataplane lacks weights,balance, and serves the Service without; choose another mode, or remove the annotations",
 	} {
 		a := canary(t, "hash")
+		a.Findings = []diagnosis.Finding{{Severity: diagnosis.Fault}, {Severity: diagnosis.Remark}}
 		a.Lack(web, missing)
+		if f := a.Findings; len(f) != 3 || f[1].Reason != diagnosis.Degraded {
+			t.Errorf("%v: the findings are %v, want the lack between a fault and a remark", missing, f)
+		}
 		if text := written(t, a); !strings.Contains(text, want) {
 			t.Errorf("%v: no %q in\n%s", missing, want, text)
 		}

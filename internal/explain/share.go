@@ -58,7 +58,7 @@ const refusedShare = "refused share"
 
 // Lack takes features that the dataplane lacks for a Service out of an answer, and says so.
 func (a *Answer) Lack(name state.ServiceName, missing state.Features) {
-	a.Findings = append(a.Findings, diagnosis.Lacking(name, missing))
+	a.Findings = diagnosis.Lacking(a.Findings, name, missing)
 	if missing&state.Balances != 0 {
 		a.withoutHash("it has no effect: the dataplane lacks it")
 	}

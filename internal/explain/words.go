@@ -90,6 +90,8 @@ func (v *view) reasonText(reason brain.Reason, r *brain.EndpointReasons, reasons
 		return "not on this node, and the policy is Local"
 	case brain.NoWeight:
 		return "its weight is 0: " + r.Slice.WeightName() + " of slice " + r.Slice.Name
+	case brain.NodeUnready:
+		return "its node is unready, while others are not"
 	case brain.HintedElsewhere:
 		if reasons.NodeHints == brain.HintsUsed {
 			return "hinted for " + nodesText(r.Endpoint.NodeHints)
@@ -156,6 +158,9 @@ func (v *view) policies(a *Answer, c Connection, h held, policy brain.Policy, re
 		a.policy(field, "Local", fmt.Sprintf("but the client is %s, for which endpoints on all nodes count", classText(c.Class)))
 	default:
 		a.policy(field, "Cluster", "endpoints on all nodes")
+	}
+	if policy == brain.PolicyCluster {
+		a.nodeHealth(reasons, why)
 	}
 	v.shares(a, policy, reasons, why)
 	if policy == brain.PolicyLocal && reasons.LocalTerminates || policy == brain.PolicyCluster && reasons.ClusterTerminates {

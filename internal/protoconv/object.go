@@ -11,6 +11,9 @@ import (
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
 )
 
+// NodeHealthHeader is in the header of Follow if the Nodes there have their health. Relays of earlier versions have no health of Nodes.
+const NodeHealthHeader = "node-health"
+
 // Object returns the message of an object, empty for an unknown kind.
 func Object(o model.Object) *clusterv1.Object {
 	switch o := o.(type) {
@@ -21,7 +24,7 @@ func Object(o model.Object) *clusterv1.Object {
 	case *model.Node:
 		return &clusterv1.Object{Object: &clusterv1.Object_Node{Node: &clusterv1.Node{
 			Name: text(o.Name), Zone: text(o.Zone), Addresses: addresses(o.Addresses), PodCidrs: messages(o.PodCIDRs, fillRange),
-			Internal: uint32(o.Internal),
+			Internal: uint32(o.Internal), Health: clusterv1.NodeHealth(o.Health), HealthSince: timestamp(o.HealthSince),
 		}}}
 	case *model.Namespace:
 		return &clusterv1.Object{Object: &clusterv1.Object_Namespace{Namespace: &clusterv1.Namespace{
@@ -281,6 +284,16 @@ func parseClusterNode(m *clusterv1.Node) (n *model.Node, err error) {
 		return n, fmt.Errorf("internal is %d; it must not be more than the %d addresses", m.GetInternal(), len(n.Addresses))
 	}
 	n.Internal = int(m.GetInternal())
+	if h := m.GetHealth(); h < clusterv1.NodeHealth_NODE_HEALTH_UNSPECIFIED || h > clusterv1.NodeHealth_NODE_HEALTH_SILENT {
+		return n, fmt.Errorf("health is %v, which is not known here", h)
+	}
+	n.Health = model.NodeHealth(m.GetHealth())
+	if t := m.GetHealthSince(); t != nil {
+		if err := t.CheckValid(); err != nil {
+			return n, fmt.Errorf("health_since is not a time: %w", err)
+		}
+		n.HealthSince = t.AsTime()
+	}
 	n.PodCIDRs, err = parse("pod_cidrs", m.GetPodCidrs(), parseRange)
 	return n, err
 }

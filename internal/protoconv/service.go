@@ -154,9 +154,9 @@ func indices(some, all []state.Endpoint) []uint32 {
 func endpointsOf(p *state.Port) []state.Endpoint {
 	var all []state.Endpoint
 	merged := false
-	for _, list := range [...][]state.Endpoint{
-		p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints, p.External.Inside.Endpoints, p.External.Outside.Endpoints, lingering(p),
-	} {
+	lists := p.Serving()
+	lists[len(lists)-1] = lingering(p)
+	for _, list := range lists {
 		switch {
 		case len(list) == 0 || same(list, all):
 		case all == nil:

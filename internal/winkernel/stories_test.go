@@ -75,7 +75,7 @@ func TestStories(t *testing.T) {
 	}
 	for name, run := range map[string]func(*story, *testscript.TestScript, []string) error{
 		"cluster": (*story).cluster, "pod": (*story).pod, "remove-pod": (*story).removePod, "serve": (*story).serve, "apply": (*story).apply, "delete": (*story).delete,
-		"endpoints": (*story).endpoints, "zone": (*story).zone, "restart": (*story).restart, "stop-dataplane": (*story).stop, "start-dataplane": (*story).restart,
+		"endpoints": (*story).endpoints, "zone": (*story).zone, "shut-down": (*story).shutDown, "restart": (*story).restart, "stop-dataplane": (*story).stop, "start-dataplane": (*story).restart,
 		"connect": (*story).connect,
 	} {
 		params.Cmds[name] = func(ts *testscript.TestScript, _ bool, args []string) {
@@ -131,7 +131,7 @@ func (s *story) cluster(_ *testscript.TestScript, args []string) error {
 	}
 	s.hns = hnstest.New(plan.Network{Name: networkName, Features: allFeatures, HostMACs: macs})
 	s.store = store.New(store.Options{Brain: brain.Config{
-		NodeName: "node", MasqueradeAll: s.masqueradeAll, LocalDetector: state.LocalDetector{ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}},
+		NodeName: "node", MasqueradeAll: s.masqueradeAll, NodeHealth: brain.NodeHealth{Enabled: slices.Contains(args, "node-health"), IgnoreAbove: 50}, LocalDetector: state.LocalDetector{ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}},
 	}})
 	s.sink = s.store.Source("story")
 	s.sink.Complete()
@@ -142,9 +142,18 @@ func (s *story) cluster(_ *testscript.TestScript, args []string) error {
 }
 
 func (s *story) zone(_ *testscript.TestScript, args []string) error {
+	return s.setNodes(strings.Join(args, ""), "")
+}
+
+func (s *story) shutDown(_ *testscript.TestScript, args []string) error {
+	return s.setNodes("zone", args[0])
+}
+
+func (s *story) setNodes(zone, shutDown string) error {
+	health := map[string]model.NodeHealth{shutDown: model.NodeShuttingDown}
 	return s.update([]model.Object{
-		&model.Node{Name: "node", Zone: strings.Join(args, ""), Addresses: s.hosts["node"].addrs},
-		&model.Node{Name: "other", Zone: "other-zone", Addresses: s.hosts["other"].addrs},
+		&model.Node{Name: "node", Zone: zone, Addresses: s.hosts["node"].addrs, Health: health["node"]},
+		&model.Node{Name: "other", Zone: "other-zone", Addresses: s.hosts["other"].addrs, Health: health["other"]},
 		&model.ServiceCIDR{Name: "all", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:10:96::/112")}},
 	}, nil)
 }

@@ -233,11 +233,7 @@ func frontends(s *state.Service) map[state.FrontendKey]serving {
 // route.
 func endpoints(p *state.Port) []netip.AddrPort {
 	var all []netip.AddrPort
-	for _, list := range [][]state.Endpoint{
-		p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints,
-		p.External.Inside.Endpoints, p.External.Outside.Endpoints,
-		p.Lingering,
-	} {
+	for _, list := range p.Serving() {
 		for _, e := range list {
 			all = append(all, e.Addr)
 		}

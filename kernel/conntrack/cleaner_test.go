@@ -66,10 +66,11 @@ func (t *fakeTable) Delete(flows ...Flow) (deleted int, err error) {
 }
 
 func (t *fakeTable) DeleteAll(f Filter) (int, error) {
-	if t.old {
+	if t.old || f.Family != state.IPv4 {
 		return 0, fmt.Errorf("delete by a filter: %w", errors.ErrUnsupported)
 	}
-	if f.Family != state.IPv4 || f.Protocol != state.UDP || !f.Dst.Is4() || f.DstPort == 0 || f.Unconnected {
+	unanswered := f == Filter{Family: state.IPv4, Protocol: state.TCP, From: f.From, Unanswered: true}
+	if !unanswered && (f.Protocol != state.UDP || !f.Dst.Is4() || f.DstPort == 0 || f.Unconnected) {
 		return 0, fmt.Errorf("%+v does not name a frontend of UDP over IPv4", f)
 	}
 	t.removed = append(t.removed, f)

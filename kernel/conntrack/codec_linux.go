@@ -88,42 +88,49 @@ func encodeDump(f Filter, useFilter bool) []byte {
 	if !useFilter {
 		return b
 	}
+	return appendFilter(b, f)
+}
+
+// appendFilter appends what the kernel can compare of a filter.
+func appendFilter(b []byte, f Filter) []byte {
 	b = appendStatus(b, f)
 	// The kernel reads a tuple only with a family.
 	if f.Family == 0 {
 		return b
 	}
-	var flags uint32
+	var orig, reply uint32
+	if f.Protocol != 0 {
+		orig |= filterProtoNum
+		if f.DstPort != 0 {
+			orig |= filterProtoDstPort
+		}
+	}
 	// IPv6 addresses are no part of the filter. The kernel inverts their comparison (ctnetlink_filter_match_tuple, seen in Linux 6.18), so it
 	// would leave out the flows that are asked for.
 	if f.Family == state.IPv4 && f.Dst.Is4() {
-		flags |= filterIPDst
+		orig |= filterIPDst
 	}
-	if f.Protocol != 0 {
-		flags |= filterProtoNum
-		if f.DstPort != 0 {
-			flags |= filterProtoDstPort
+	if f.Family == state.IPv4 && f.From.Addr().Is4() {
+		reply |= filterIPSrc
+		if f.Protocol != 0 {
+			reply |= filterProtoNum | filterProtoSrcPort
 		}
 	}
-	if flags == 0 {
+	if orig|reply == 0 {
 		return b
 	}
-	b = appendNested(b, ctaTupleOrig, func(b []byte) []byte {
-		if flags&filterIPDst != 0 {
-			b = appendNested(b, ctaTupleIP, func(b []byte) []byte {
-				return appendAttr(b, ctaIPv4Dst, f.Dst.AsSlice())
-			})
-		}
-		if flags&filterProtoNum != 0 {
-			b = appendNested(b, ctaTupleProto, func(b []byte) []byte {
-				b = appendAttr(b, ctaProtoNum, []byte{byte(f.Protocol)})
-				return appendAttr(b, ctaProtoDstPort, binary.BigEndian.AppendUint16(nil, f.DstPort))
-			})
-		}
-		return b
-	})
+	if orig != 0 {
+		b = appendEnd(b, ctaTupleOrig, f.Protocol, ctaIPv4Dst, ctaProtoDstPort, netip.AddrPortFrom(f.Dst, f.DstPort))
+	}
+	if reply != 0 {
+		b = appendEnd(b, ctaTupleReply, f.Protocol, ctaIPv4Src, ctaProtoSrcPort, f.From)
+	}
 	return appendNested(b, ctaFilter, func(b []byte) []byte {
-		return appendAttr(b, ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, flags))
+		b = appendAttr(b, ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, orig))
+		if reply != 0 {
+			b = appendAttr(b, ctaFilterReplyFlags, binary.NativeEndian.AppendUint32(nil, reply))
+		}
+		return b
 	})
 }
 
@@ -156,38 +163,28 @@ func appendStatus(b []byte, f Filter) []byte {
 // that names one flow by an incomplete tuple, and refuse it. An unknown attribute must not make them flush the table. So f must name one end of the
 // flows, and otherwise only fields that the kernel compares. It must not name an IPv6 address (see encodeDump) or SCTP ports.
 func encodeDeleteAll(f Filter) ([]byte, error) {
-	if (f == Filter{Family: state.IPv4, Protocol: state.TCP, From: f.From, Unanswered: true}) && f.From.Addr().Is4() && f.From.Port() != 0 {
-		b := appendStatus(appendGenmsg(nil, f.Family), f)
-		b = appendEnd(b, ctaTupleReply, f.Protocol, ctaIPv4Src, ctaProtoSrcPort, f.From)
-		return appendNested(b, ctaFilter, func(b []byte) []byte {
-			b = appendAttr(b, ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, 0))
-			return appendAttr(b, ctaFilterReplyFlags, binary.NativeEndian.AppendUint32(nil, filterIPSrc|filterProtoNum|filterProtoSrcPort))
-		}), nil
-	}
+	hasFrom := f.From.Addr().Is4() && f.From.Port() != 0
 	switch {
+	case hasFrom && f == Filter{Family: state.IPv4, Protocol: state.TCP, From: f.From, Unanswered: true}:
 	case f.Family != state.IPv4 || f.Protocol != state.UDP:
 		return nil, fmt.Errorf("%w for anything but UDP over IPv4, and unanswered flows of TCP", errors.ErrUnsupported)
-	case !f.Dst.Is4() || f.DstPort == 0 || f.Unconnected || f.Translated || f.Unanswered || f.From.IsValid() && (!f.From.Addr().Is4() || f.From.Port() == 0):
+	case f != Filter{Family: f.Family, Protocol: f.Protocol, Dst: f.Dst, DstPort: f.DstPort, From: f.From},
+		!f.Dst.Is4(), f.DstPort == 0, f.From.IsValid() && !hasFrom:
 		return nil, errors.New("the filter must name an address and a port, and may also name the source of answers, but nothing else")
 	}
-	b := appendGenmsg(nil, f.Family)
-	b = appendEnd(b, ctaTupleOrig, f.Protocol, ctaIPv4Dst, ctaProtoDstPort, netip.AddrPortFrom(f.Dst, f.DstPort))
-	if f.From.IsValid() {
-		b = appendEnd(b, ctaTupleReply, f.Protocol, ctaIPv4Src, ctaProtoSrcPort, f.From)
-	}
-	return appendNested(b, ctaFilter, func(b []byte) []byte {
-		b = appendAttr(b, ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, filterIPDst|filterProtoNum|filterProtoDstPort))
-		if f.From.IsValid() {
-			b = appendAttr(b, ctaFilterReplyFlags, binary.NativeEndian.AppendUint32(nil, filterIPSrc|filterProtoNum|filterProtoSrcPort))
-		}
-		return b
-	}), nil
+	return appendFilter(appendGenmsg(nil, f.Family), f), nil
 }
 
-// appendEnd appends a tuple with one of its ends alone; addr and port are the attributes of that end.
+// appendEnd appends a tuple with one of its ends alone; addr and port are the attributes of that end. It leaves out an address that is not of IPv4, and
+// a port without a protocol.
 func appendEnd(b []byte, typ uint16, protocol state.Protocol, addr, port uint16, end netip.AddrPort) []byte {
 	return appendNested(b, typ, func(b []byte) []byte {
-		b = appendNested(b, ctaTupleIP, func(b []byte) []byte { return appendAttr(b, addr, end.Addr().AsSlice()) })
+		if end.Addr().Is4() {
+			b = appendNested(b, ctaTupleIP, func(b []byte) []byte { return appendAttr(b, addr, end.Addr().AsSlice()) })
+		}
+		if protocol == 0 {
+			return b
+		}
 		return appendNested(b, ctaTupleProto, func(b []byte) []byte {
 			b = appendAttr(b, ctaProtoNum, []byte{byte(protocol)})
 			return appendAttr(b, port, binary.BigEndian.AppendUint16(nil, end.Port()))

@@ -120,6 +120,10 @@ func filters() map[string]Filter {
 		"no protocol":           {Family: state.IPv4, DstPort: 54},
 		"address of the other":  {Family: state.IPv6, Dst: netip.MustParseAddr("10.96.0.10")},
 		"nothing to be found":   {Family: state.IPv4, Protocol: state.SCTP},
+		"endpoint":              {Family: state.IPv4, Protocol: state.UDP, From: table[0].Reply.Src},
+		"frontend and endpoint": {Family: state.IPv4, Protocol: state.UDP, Dst: table[0].Orig.Dst.Addr(), DstPort: 53, From: table[0].Reply.Src},
+		"end of any protocol":   {Family: state.IPv4, From: table[0].Reply.Src},
+		"IPv6 endpoint":         {Family: state.IPv6, Protocol: state.UDP, From: ap("[fd00:244::2]:53")},
 		"frontend without flow": {Family: state.IPv4, Protocol: state.UDP, Dst: netip.MustParseAddr("10.96.0.12"), DstPort: 53},
 	}
 }
@@ -223,7 +227,9 @@ func TestKernelFilters(t *testing.T) {
 	for _, f := range table {
 		create(t, c, f)
 	}
-	for name, want := range map[string]int{"frontend": 3, "IPv6 frontend": 2, "port": 4, "address": 5, "IPv6 UDP": 2} {
+	for name, want := range map[string]int{
+		"frontend": 3, "IPv6 frontend": 2, "port": 4, "address": 5, "IPv6 UDP": 2, "endpoint": 3, "frontend and endpoint": 1, "end of any protocol": 4,
+	} {
 		got := 0
 		if err := c.lists.sock.dump(msgGet, encodeDump(filters()[name], true), func([]byte) { got++ }); err != nil {
 			t.Fatalf("%s: %v", name, err)

@@ -31,7 +31,7 @@
 //   - after rules were missing, because another program flushed them, NoteGap;
 //   - after each change of the addresses that serve node ports, SetNodePortAddrs.
 //
-// A dataplane that can afford to wait calls Clean in its Apply, as the example does. A look takes from 10 ms in an empty table to a second
+// A dataplane that can afford to wait calls Clean in its Apply. A look takes from 10 ms in an empty table to a second
 // in a full one. A dataplane that must not wait has a [Cutter], which calls Clean in a separate goroutine. The Cutter pauses for at least
 // 250 ms between two looks, and in the long run leaves three quarters of its processor to other work.
 //

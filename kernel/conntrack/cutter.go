@@ -121,7 +121,7 @@ func (c *Cutter) Start() {
 	<-started
 }
 
-// Close cuts what has become stale, within closeTimeout: it may be long until a next process looks at all flows.
+// Close cuts what has become stale, within a second: it may be long until a next process looks at all flows.
 func (c *Cutter) Close() {
 	if c.stop != nil {
 		c.stop()

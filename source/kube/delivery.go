@@ -47,7 +47,7 @@ func newDelivery(s *Source, sink model.Sink) *delivery {
 		source:    s,
 		sink:      sink,
 		events:    make(chan event, backlog),
-		resources: resources(s.options.NodeName, s.options.ServiceProxyName, s.options.Names),
+		resources: resources(s.options.watchedNode(), s.options.ServiceProxyName, s.options.Names),
 		watchers:  make(map[model.Kind]*watcher),
 		held:      make(map[model.Kind]*held),
 		missing:   make(map[model.Kind]bool),
@@ -243,8 +243,8 @@ func (d *delivery) takeItem(kind model.Kind, what what, i *item) {
 func (d *delivery) takeList(kind model.Kind, e *event) {
 	news, gone := d.held[kind].replace(d.wanted(e.items), e.version, e.selection.excludes)
 	d.relisted(news, gone)
-	if kind == model.KindNode && len(e.items) == 0 {
-		d.source.eligible.Store(false)
+	if kind == model.KindNode {
+		d.listedNodes(e.items)
 	}
 	if e.from.resource.namespaced {
 		d.listedAll(kind, e.selection)
@@ -294,8 +294,7 @@ func (d *delivery) put(i *item) {
 	}
 	switch object := i.object.(type) {
 	case *model.Node:
-		d.source.eligible.Store(!i.ineligible)
-		d.node = object
+		i.object = d.putNode(object, !i.ineligible)
 	case *model.Namespace:
 		d.setDisabled(object.Name, object.ProxyDisabled)
 	}
@@ -307,8 +306,7 @@ func (d *delivery) put(i *item) {
 func (d *delivery) delete(ref model.Ref) {
 	switch ref.Kind {
 	case model.KindNode:
-		d.source.eligible.Store(false)
-		d.node = nil
+		d.deleteNode(ref.Name)
 	case model.KindNamespace:
 		d.setDisabled(ref.Name, false)
 	}

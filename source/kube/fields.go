@@ -46,7 +46,10 @@ var (
 	nodeFields = part(byNumber{
 		1: metadata(entries(corev1.LabelTopologyZone), nil),
 		2: part(byNumber{1: all, 5: all, 7: all}), // spec: podCIDR, taints, podCIDRs
-		3: part(byNumber{5: all}),                 // status: addresses
+		3: part(byNumber{
+			4: part(byNumber{1: all, 2: all, 4: all, 5: all, 6: all}), // conditions: type, status, lastTransitionTime, reason, message
+			5: all,                                                    // addresses
+		}), // status
 	})
 
 	serviceCIDRFields = part(byNumber{1: metadata(nil, nil), 2: all})

@@ -38,7 +38,10 @@ var words = map[string][]string{
 	"ExternalTrafficPolicy":    {"", "Local", "Cluster"},
 	"InternalTrafficPolicy":    {"Local", "Cluster"},
 	"SessionAffinity":          {"ClientIP", "None"},
-	"Type":                     {"ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "InternalIP", "ExternalIP"},
+	"Status":                   {"True", "False", "False", "Unknown"},
+	"Reason":                   {"KubeletNotReady", "KubeletNotReady", "NodeStatusUnknown"},
+	"Message":                  {"node is shutting down", "[container runtime is down, node is shutting down]", "CIDR is missing"},
+	"Type":                     {"Ready", "Ready", "ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "InternalIP", "ExternalIP"},
 	"LoadBalancerSourceRanges": {"10.1.3.0/24", "2001:db8:3::/64"},
 }
 

@@ -6,6 +6,8 @@
 // namespace gets the label, its objects are dropped without a request. When a namespace loses the label, only that
 // namespace is listed: docs/adr/0014-opt-out.md.
 //
+// With [Options.NodeHealth], it watches all Nodes, and also delivers the health of the others.
+//
 // Each arriving object becomes a value of package model. The source keeps only the name and the version of each object.
 // After a lost connection, these show which objects are deleted or changed.
 //
@@ -48,10 +50,13 @@ type Options struct {
 	// Renew is called every 5 seconds. It returns a new connection to the API server, or nil if nothing has changed. An
 	// error is logged, and changes nothing. Renew may be nil. See [Connection.Follow].
 	Renew func() (*rest.Config, error)
-	// NodeName is the name of this Node, the only one that is delivered. Required, unless AllNodes is set.
+	// NodeName is the name of this Node, the only one that is delivered unless NodeHealth is set. Required, unless AllNodes is set.
 	NodeName string
 	// AllNodes makes the source deliver all Nodes, for a relay that serves them. NodeEligible then says nothing.
 	AllNodes bool
+	// NodeHealth makes the source watch all Nodes and deliver their health. Of other Nodes than NodeName, it delivers the name and the health only.
+	// Without it, no Node has a health.
+	NodeHealth bool
 	// Await are fields that the Node must have before the source is complete, so that nothing is published without them.
 	Await Await
 	// ServiceProxyName makes the source deliver exactly the Services whose label

@@ -225,7 +225,7 @@ func render(o model.Object) string {
 		}
 		return fmt.Sprintf("%s/%s>%s", o.Namespace, o.Name, o.Endpoints[0].Addr)
 	case *model.Node:
-		return fmt.Sprintf("node:%s%v%v", o.Zone, o.Addresses, o.PodCIDRs)
+		return fmt.Sprintf("node:%s%v%v%s", o.Zone, o.Addresses, o.PodCIDRs, healthText(o.Health))
 	case *model.Namespace:
 		return fmt.Sprintf("%s:disabled=%v", o.Name, o.ProxyDisabled)
 	case *model.ServiceCIDR:

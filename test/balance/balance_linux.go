@@ -41,6 +41,8 @@ type Options struct {
 	Connections int
 	// Sigmas is how many standard deviations a share may be off. Default: 4, which chance exceeds once in 16,000 shares.
 	Sigmas float64
+	// Wait is how long a client may wait that meets a silent endpoint. Default: 4 s, for a quiet machine. Without ejection, it waits for two minutes.
+	Wait time.Duration
 }
 
 // Row is what came of one check of a mode.
@@ -95,8 +97,11 @@ func Measure(ctx context.Context, o Options, progress func(Row)) (rows []Row, er
 	if o.Sigmas == 0 {
 		o.Sigmas = 4
 	}
+	if o.Wait == 0 {
+		o.Wait = 4 * time.Second
+	}
 	for _, mode := range o.Modes {
-		m := measurement{mode: mode, connections: o.Connections, sigmas: o.Sigmas, report: func(r Row) {
+		m := measurement{mode: mode, connections: o.Connections, sigmas: o.Sigmas, wait: o.Wait, report: func(r Row) {
 			rows = append(rows, r)
 			progress(r)
 		}}
@@ -112,6 +117,7 @@ type measurement struct {
 	mode        string
 	connections int
 	sigmas      float64
+	wait        time.Duration
 	report      func(Row)
 }
 
@@ -136,7 +142,7 @@ func (m *measurement) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return nil
+	return m.stuck(ctx, nodes[0])
 }
 
 // weights checks shares by weights, also next to a share that is refused. Three of the weights are exact in slots of any class.
@@ -339,8 +345,11 @@ type node struct {
 	sink    model.Sink
 	applied state.Revision
 	slices  []string // names of those that are there
-	// refused is the weight of a share that is refused.
+	// refused is the weight of a share that is refused, and ejects whether the service asks for ejection.
 	refused uint32
+	ejects  bool
+	// disturbed has a value when the dataplane asks for a comparison.
+	disturbed <-chan struct{}
 }
 
 func newNode(ctx context.Context, mode string) (_ *node, err error) {
@@ -383,6 +392,7 @@ func newNode(ctx context.Context, mode string) (_ *node, err error) {
 	if err != nil {
 		return nil, &absentError{err}
 	}
+	n.disturbed = n.dataplane.Disturbed()
 	n.sink = n.store.Source("balance")
 	n.sink.Update([]model.Object{&model.Node{Name: lab.Node().Name, Addresses: lab.Node().Addrs}}, nil)
 	n.sink.Complete()
@@ -425,6 +435,9 @@ func (n *node) apply(ctx context.Context, balance string, parts ...slicePart) er
 	if balance != "" {
 		svc.Annotations = []model.Annotation{{Name: model.BalanceAnnotation, Value: balance}}
 	}
+	if n.ejects {
+		svc.Annotations = append(svc.Annotations, model.Annotation{Name: model.EjectAnnotation, Value: "true"})
+	}
 	var deleted []model.Ref
 	for _, name := range n.slices {
 		deleted = append(deleted, model.Ref{Kind: model.KindEndpointSlice, Namespace: service.Namespace, Name: name})
@@ -432,7 +445,6 @@ func (n *node) apply(ctx context.Context, balance string, parts ...slicePart) er
 	n.sink.Update(nil, deleted)
 	n.slices = nil
 	set := []model.Object{svc}
-	pods := n.lab.Pod("servers").Addrs
 	for i, p := range parts {
 		for j, f := range families {
 			name := fmt.Sprintf("web-%d-%d", i, j)
@@ -442,7 +454,7 @@ func (n *node) apply(ctx context.Context, balance string, parts ...slicePart) er
 				Ports: []model.EndpointPort{{Protocol: state.TCP, Port: port}},
 			}
 			for _, server := range p.servers {
-				s.Endpoints = append(s.Endpoints, model.Endpoint{Addr: pods[j*endpoints+server], Ready: true, Serving: true, NodeName: n.lab.Node().Name})
+				s.Endpoints = append(s.Endpoints, model.Endpoint{Addr: n.endpoint(j, server), Ready: true, Serving: true, NodeName: n.lab.Node().Name})
 			}
 			set = append(set, s)
 		}
@@ -461,6 +473,14 @@ func (n *node) apply(ctx context.Context, balance string, parts ...slicePart) er
 	}
 	n.applied = u.Revision
 	return result.Failed[service]
+}
+
+// endpoint returns the address of a server in a family, by their numbers.
+func (n *node) endpoint(family, server int) netip.Addr {
+	if server >= endpoints {
+		return n.lab.Pod(serverName(server)).Addrs[family]
+	}
+	return n.lab.Pod("servers").Addrs[family*endpoints+server]
 }
 
 // refusing returns a record whose routes refuse a share.

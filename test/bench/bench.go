@@ -54,6 +54,13 @@ var targets = map[string]float64{
 	"balance/ratio/weights-256":                       1.22,
 	"balance/ratio/hash-client":                       1.02,
 	"balance/ratio/hash-connection":                   1.02,
+	"balance/ratio/class-5-again":                     1.03,
+	"balance/ratio/first-datagram-beside-ejection":    1.05,
+	"balance/ratio/datagram-beside-ejection":          1.05,
+	"balance/ratio/ejection-first-syn":                1.05,
+	"balance/ratio/ejection-repeated-syn":             1.05,
+	"balance/ratio/ejection-ack":                      1.05,
+	"balance/endpoint-change-hash-4093-p50":           2_500,
 	"balance/weight-change-class-256-p50":             500,
 	"balance/weights-exchanged-class-256-p50":         500,
 

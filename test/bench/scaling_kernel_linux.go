@@ -229,10 +229,8 @@ func scaledConntrack(ctx context.Context, c scaledCluster, services, keeps int) 
 func withEndpoints(s *state.Service, n int) *state.Service {
 	less := *s
 	less.Ports = slices.Clone(less.Ports)
-	for _, t := range []*state.Traffic{&less.Ports[0].Internal, &less.Ports[0].External} {
-		for _, r := range []*state.Route{&t.Inside, &t.Outside} {
-			r.Endpoints = r.Endpoints[max(0, len(r.Endpoints)-n):]
-		}
+	for _, r := range less.Ports[0].Routes() {
+		r.Endpoints = r.Endpoints[max(0, len(r.Endpoints)-n):]
 	}
 	return &less
 }

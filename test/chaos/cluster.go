@@ -51,6 +51,8 @@ type pod struct {
 // member is a pod as an endpoint of all services of the load.
 type member struct {
 	*pod
+	// number decides in which slice the pod is.
+	number      int
 	terminating bool
 	// gone reports that the pod is no endpoint, though it goes on serving. unready reports that it is one that is neither ready nor serving.
 	gone, unready bool
@@ -72,6 +74,11 @@ type cluster struct {
 	members  []member
 	pods     int  // how many there ever were
 	fading   bool // whether fadingService is there
+	refusing bool // whether the service refusing is there
+	// weights are the annotations of the slices of each service. Every slice has a part of the members. There is one slice without a weight if it is nil.
+	weights []string
+	// balances are the annotations of services, empty for none.
+	balances map[string]string
 	// slack is how long after the mark other services may change.
 	slack time.Duration
 	// answer is how long the mark may take to answer.
@@ -91,7 +98,7 @@ type cluster struct {
 
 // newCluster fills a lab.
 func newCluster(l *topology.Lab, seed uint64) (*cluster, error) {
-	c := &cluster{lab: l, rng: rand.New(rand.NewPCG(seed, 0)), sent: map[string]string{}}
+	c := &cluster{lab: l, rng: rand.New(rand.NewPCG(seed, 0)), sent: map[string]string{}, balances: map[string]string{}}
 	// Those that are replaced come first: a proxy may fall back on the first endpoint, which must not be one that stays for good.
 	for i := range 6 {
 		if err := c.addMember(i%2 == 1); err != nil {
@@ -144,7 +151,7 @@ func (c *cluster) addMember(onOther bool) error {
 	c.pods++
 	p, err := c.addPod(fmt.Sprintf("pod-%d", c.pods), onOther)
 	if err == nil {
-		c.members = append(c.members, member{pod: p})
+		c.members = append(c.members, member{pod: p, number: c.pods})
 	}
 	return err
 }
@@ -162,10 +169,19 @@ func (c *cluster) remove(p *pod) error {
 func (c *cluster) objects() []Object {
 	list := clusterObjects(c.lab)
 	for i := range loaded {
-		list = append(list, loaded[i].object())
-		for _, f := range []state.Family{state.IPv4, state.IPv6} {
-			list = append(list, c.slice(loaded[i].name, f))
+		service := loaded[i].object()
+		if value := c.balances[service.Name]; value != "" {
+			service.Annotations = map[string]string{model.BalanceAnnotation: value}
 		}
+		list = append(list, service)
+		for _, f := range []state.Family{state.IPv4, state.IPv6} {
+			for part := range max(1, len(c.weights)) {
+				list = append(list, c.slice(service.Name, f, part))
+			}
+		}
+	}
+	if c.refusing {
+		list = append(list, c.marked(&refusing, 0)...)
 	}
 	if c.fading {
 		list = append(list, c.marked(&fadingService, 0)...)
@@ -184,12 +200,18 @@ func (c *cluster) marked(service *serviceOf, number int) []Object {
 	return list
 }
 
-// slice lists the members as endpoints.
-func (c *cluster) slice(service string, f state.Family) *discoveryv1.EndpointSlice {
+// slice lists the members of a part as endpoints.
+func (c *cluster) slice(service string, f state.Family, part int) *discoveryv1.EndpointSlice {
 	slice := newSlice(service, f, servedPort)
+	if part > 0 {
+		slice.Name += fmt.Sprint("-", part)
+	}
+	if len(c.weights) > 0 && c.weights[part] != "" {
+		slice.Annotations = map[string]string{model.WeightAnnotation: c.weights[part]}
+	}
 	for _, m := range append([]member{{pod: c.client}, {pod: c.decoy, unready: true}}, c.members...) {
 		for _, a := range m.Addrs {
-			if state.FamilyOf(a) == f && !m.gone {
+			if state.FamilyOf(a) == f && !m.gone && m.number%max(1, len(c.weights)) == part {
 				slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
 					Addresses: []string{a.String()}, NodeName: new(m.node), Conditions: discoveryv1.EndpointConditions{
 						Ready: new(!m.terminating && !m.unready), Serving: new(!m.unready), Terminating: new(m.terminating),

@@ -37,6 +37,8 @@ type kind struct {
 	slack time.Duration
 	// rest is how long only one state counts after a change.
 	rest time.Duration
+	// hashes is set if the dataplane chooses endpoints by hashes.
+	hashes bool
 	// excused is the largest share of the time in which nothing may be seen of the proxy. A relay that starts is itself what processors stand still for.
 	excused float64
 	// rate is the number of new connections a second, unless it is given.
@@ -62,12 +64,12 @@ const (
 // kinds are all dataplanes that scenarios can run with.
 var kinds = func() []kind {
 	usual := kind{
-		gap: usualGap, repair: repairGap, echo: echoGap, change: usualChange, rest: 100 * time.Millisecond, excused: mostExcused, rate: 1200,
+		gap: usualGap, repair: repairGap, echo: echoGap, change: usualChange, rest: 100 * time.Millisecond, hashes: true, excused: mostExcused, rate: 1200,
 		// Those above nftables have its builds: what fails there fails for them.
 		builds: map[role]*variant{isNext: next, isDoomed: doomed, isFaulty: faulty, isShared: shared}, skeleton: nextChain,
 	}
 	ofTools := usual
-	ofTools.mode, ofTools.repair = "iptables", toolRepair
+	ofTools.mode, ofTools.repair, ofTools.hashes = "iptables", toolRepair, false
 	ofTools.change, ofTools.cut, ofTools.slack, ofTools.rest = toolChange, toolCut, toolSlack, 500*time.Millisecond
 	ofTools.builds, ofTools.skeleton = map[role]*variant{isNext: nextTables, isDoomed: doomedTool, isFaulty: faultyTool}, nextGuard
 	relay := usual

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
@@ -24,6 +25,8 @@ type storeFeed struct {
 	dataplane    *dataplane
 	// slowly is the time that each object takes, if it is not 0. The source is complete then when complete is called.
 	slowly time.Duration
+	// convert converts the records that are served, unless it is nil. It counts for records that change.
+	convert atomic.Pointer[func(*state.Service) *state.Service]
 	*brainServer
 }
 
@@ -50,7 +53,7 @@ func (f *storeFeed) begin() error {
 		MaxEntries: maxEntries}
 	s := &brainServer{store: store.New(store.Options{Brain: config}), done: make(chan error, 1)}
 	s.sink = s.store.Source("proof")
-	srv, err := server.New(server.Options{Node: f.node, Feed: func(string) (state.Feed, error) { return s.store, nil }})
+	srv, err := server.New(server.Options{Node: f.node, Feed: func(string) (state.Feed, error) { return converting{s.store, &f.convert}, nil }})
 	if err != nil {
 		return err
 	}
@@ -63,6 +66,21 @@ func (f *storeFeed) begin() error {
 	go func() { s.done <- srv.Serve(ctx, l, nil) }()
 	f.brainServer = s
 	return nil
+}
+
+// converting is a feed with a conversion of records, which may be nil.
+type converting struct {
+	state.Feed
+	convert *atomic.Pointer[func(*state.Service) *state.Service]
+}
+
+// Next implements [state.Feed].
+func (c converting) Next(ctx context.Context, after state.Revision) (*state.Update, error) {
+	u, err := c.Feed.Next(ctx, after)
+	if convert := c.convert.Load(); err == nil && convert != nil {
+		u = u.Convert(*convert)
+	}
+	return u, err
 }
 
 func (f *storeFeed) args() []string {

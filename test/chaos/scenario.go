@@ -177,6 +177,8 @@ type stage struct {
 	mayFail bool
 	// wrong lists what must not be and shows in no count.
 	wrong []string
+	// compares is set if new connections of clients of a hash must have been compared.
+	compares bool
 	// outlasted is how often a process that carried connections had nobody to hand them over to when it ended.
 	outlasted int
 }
@@ -408,7 +410,7 @@ func runScenario(ctx context.Context, o *Options, b *builder, st *scenario, muta
 		c.slack = max(st.slack, k.slack)
 	}
 	if o.CountsOnly {
-		c.answer = 10 * usualAnswer
+		c.answer, c.slack = 10*usualAnswer, max(10*st.slack, c.slack)
 	}
 	if c.subject, err = newSubject(o, b, st, k, v, c, dir); err != nil {
 		return nil, err
@@ -451,6 +453,12 @@ func runScenario(ctx context.Context, o *Options, b *builder, st *scenario, muta
 		var handedOver string
 		handedOver, statErr = s.handedOver(report, statErr)
 		happened += "; " + handedOver
+	}
+	if s.compares {
+		happened += fmt.Sprintf("; %d new connections had to have the endpoint to which a hash had led their client before", report.Hashed)
+		if report.Hashed == 0 {
+			s.wrong = append(s.wrong, "no connections of a client of a hash were compared")
+		}
 	}
 	result = &Result{
 		Scenario: st.name, Happened: happened, Allowed: s.allowed + c.outage, AllowedEcho: k.echo, MayFail: s.mayFail || c.outage > 0, Report: report,

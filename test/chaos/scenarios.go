@@ -32,6 +32,10 @@ var scenarios = []scenario{
 		feed: fromAPIServer, switches: true, background: 100, run: switchModes,
 	},
 	{
+		name: "balance", about: "Weights of EndpointSlices change, also to 0. Services go from hashes to random draws, to hashes of connections, to least connections and back. Endpoints come and go. Half of the connections to another Service must be refused. Large changes are applied in parts, so a change counts 500 ms after its mark.",
+		feed: fromStore, slack: 500 * time.Millisecond, run: shares,
+	},
+	{
 		name: "rolling update", about: "Every pod of the services is replaced in turn. The new pod becomes ready. The old one terminates, leaves the endpoints, and closes its connections.",
 		feed: fromFiles, foreign: true, run: rollingUpdate,
 	},

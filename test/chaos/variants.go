@@ -288,7 +288,7 @@ type mutant struct {
 	modes []string
 }
 
-var mutants = onReleases(slices.Concat(mutantsOnNFT, mutantsOfTools, mutantsOfIPVS, mutantsOfRelay))
+var mutants = onReleases(slices.Concat(mutantsOnNFT, mutantsOfTools, mutantsOfIPVS, mutantsOfRelay, mutantsOfShares))
 
 // onReleases adds the scenario release, in which a process also replaces another one, for the mutants of scenario restart.
 func onReleases(list []mutant) []mutant {
@@ -303,6 +303,29 @@ func onReleases(list []mutant) []mutant {
 
 var onNFT = []string{"nftables", "ebpf"}
 
+// deletesFirst has a moment between a deletion and what comes in its place.
+var deletesFirst = &variant{name: "delete-before-add", what: "deletes elements in one transaction and adds others in the next, ten milliseconds later", edits: []edit{
+	{"backend/nftables/nftables.go", "	n, err := b.commitBatch(p.Write)\n", `	deleted, err := b.commitBatch(p.WriteDeletions)
+	if err != nil {
+		return 0, err
+	}
+	if deleted > 0 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	n, err := b.commitBatch(p.Write)
+`},
+}, added: map[string]string{"backend/nftables/internal/ruleset/deletions.go": `package ruleset
+
+import "github.com/switchyard-net/switchyard/internal/kernel/nft"
+
+func (p *Plan) WriteDeletions(b *nft.Batch) {
+	for _, s := range p.order {
+		s.write(b, &s.del, b.DeleteElem)
+		s.del = elements{}
+	}
+}
+`}}
+
 var mutantsOnNFT = []mutant{
 	{&variant{name: "flush-on-start", what: "deletes its tables before it starts", edits: []edit{
 		{"backend/nftables/nftables.go", "	b.guard.arm() // before the reading", `	for _, t := range ruleset.Tables() {
@@ -314,27 +337,8 @@ var mutantsOnNFT = []mutant{
 	}
 	b.guard.arm() // before the reading`},
 	}}, "restart", halted, onNFT},
-	{&variant{name: "delete-before-add", what: "deletes elements in one transaction and adds others in the next, ten milliseconds later", edits: []edit{
-		{"backend/nftables/nftables.go", "	n, err := b.commitBatch(p.Write)\n", `	deleted, err := b.commitBatch(p.WriteDeletions)
-	if err != nil {
-		return 0, err
-	}
-	if deleted > 0 {
-		time.Sleep(10 * time.Millisecond)
-	}
-	n, err := b.commitBatch(p.Write)
-`},
-	}, added: map[string]string{"backend/nftables/internal/ruleset/deletions.go": `package ruleset
-
-import "github.com/switchyard-net/switchyard/internal/kernel/nft"
-
-func (p *Plan) WriteDeletions(b *nft.Batch) {
-	for _, s := range p.order {
-		s.write(b, &s.del, b.DeleteElem)
-		s.del = elements{}
-	}
-}
-`}}, "rolling update", halted, onNFT},
+	{deletesFirst, "rolling update", halted, onNFT},
+	{deletesFirst, "balance", severed, onNFT},
 	{&variant{name: "stale-affinity", what: "leaves endpoints that are gone where clients with affinity are remembered with them", edits: []edit{
 		{"backend/nftables/internal/ruleset/plan.go", "import (\n", "import (\n\t\"encoding/binary\"\n"},
 		{"backend/nftables/internal/ruleset/plan.go", "func (p *Plan) del(e element) {\n", "func (p *Plan) del(e element) {\n" +

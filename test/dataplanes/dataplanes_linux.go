@@ -81,6 +81,7 @@ func openIPVS(ctx context.Context, o nftables.Options) (Dataplane, error) {
 	var above atomic.Pointer[ipvs.Backend]
 	o.Elsewhere = func(k state.FrontendKey) bool { b := above.Load(); return b != nil && b.Serves(k) }
 	o.Scheduled = func(k state.FrontendKey) bool { b := above.Load(); return b != nil && b.Scheduled(k) }
+	o.Schedules = func() bool { b := above.Load(); return b != nil && b.Schedules() }
 	base, err := nftables.New(ctx, o)
 	if err != nil {
 		return nil, err

@@ -83,7 +83,7 @@ func newLease(plane *controlplane.ControlPlane, node string) (*lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	source, err := kube.New(kube.Options{Config: plane.Config(), NodeName: node})
+	source, err := kube.New(kube.Options{Config: plane.Config(), NodeName: node, NodeHealth: true})
 	if err != nil {
 		return nil, err
 	}

@@ -72,6 +72,8 @@ type Counts struct {
 	ExpectedFailures, Broken, Moved, Ended int
 	// Strict are the new connections that were answered while only one state of the cluster counted, not one of two.
 	Strict int
+	// Hashed are the new connections of clients of a hash that had to have the endpoint of the client's connection before.
+	Hashed int
 	// Skipped were not made, because the load itself had stood still.
 	Skipped int
 }
@@ -90,6 +92,7 @@ func (c *Counts) add(o *Counts) {
 	c.Moved += o.Moved
 	c.Ended += o.Ended
 	c.Strict += o.Strict
+	c.Hashed += o.Hashed
 	c.Skipped += o.Skipped
 }
 

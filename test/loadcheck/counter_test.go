@@ -505,6 +505,34 @@ func TestLeave(t *testing.T) {
 	}
 }
 
+// TestHashed: a client of a hash that moves is a fault, unless the state has changed, or no hash counts.
+func TestHashed(t *testing.T) {
+	a, b := netip.MustParseAddrPort("10.9.9.1:1"), netip.MustParseAddrPort("10.9.9.2:1")
+	drawn := both([]netip.AddrPort{a, b})
+	hashed := drawn
+	hashed.Hashed = true
+	for _, x := range []struct {
+		name          string
+		rule          rule
+		servers       []netip.AddrPort
+		compared, bad int
+	}{
+		{"stays", rule{hashed}, []netip.AddrPort{a, a, a}, 2, 0},
+		{"moves", rule{hashed}, []netip.AddrPort{a, b, b}, 2, 1},
+		{"moves while two states count", rule{hashed, hashed}, []netip.AddrPort{a, b}, 0, 0},
+		{"draws", rule{drawn}, []netip.AddrPort{a, b}, 0, 0},
+	} {
+		s := aStream()
+		s.Judge, s.counter = x.rule, &Counter{began: zero}
+		for i, server := range x.servers {
+			s.judgeNew(&conn{server: server}, at(2*i), at(2*i+1))
+		}
+		if s.counts.Hashed != x.compared || s.counts.WrongEndpoint != x.bad {
+			t.Errorf("%s: %d compared and %d faults, want %d and %d", x.name, s.counts.Hashed, s.counts.WrongEndpoint, x.compared, x.bad)
+		}
+	}
+}
+
 // TestSticky: a client that moves although nothing made it is a fault.
 func TestSticky(t *testing.T) {
 	a, b, c := netip.MustParseAddrPort("10.9.9.1:1"), netip.MustParseAddrPort("10.9.9.2:1"), netip.MustParseAddrPort("10.9.9.3:1")

@@ -32,6 +32,8 @@ type State struct {
 	Allowed []netip.AddrPort
 	// Serving are the endpoints that may keep a flow that they have.
 	Serving []netip.AddrPort
+	// Hashed reports whether a hash of the client's address chooses its endpoint, so that all of its new connections go there.
+	Hashed bool
 	// Interrupted reports whether somebody else has just taken the proxy's work away: connections may fail until it is repaired.
 	Interrupted bool
 	// ForgotClients reports whether the proxy may have forgotten which client with affinity has which endpoint, and ForgotFlows the same of flows
@@ -68,6 +70,15 @@ type Ledger struct {
 	// affinity and flows of datagrams. In open, open connections may have ended with a process. In uncut, a process may have left stale flows.
 	// The last time of each may have no end yet.
 	interruptions, clients, flows, open, uncut []interruption
+	// hashes is set if the proxy chooses endpoints by hashes.
+	hashes bool
+}
+
+// ExpectHashes is called if the proxy chooses endpoints by hashes where the cluster asks for that. Without the call, it need not.
+func (l *Ledger) ExpectHashes() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.hashes = true
 }
 
 type interruption struct{ began, ended time.Time }
@@ -191,6 +202,7 @@ func (l *Ledger) States(t *Target, from probe.Client, src netip.Addr, since, unt
 			overlaps := func(i interruption) bool { return i.overlaps(since, until) }
 			s.ForgotClients, s.ForgotFlows = slices.ContainsFunc(l.clients, overlaps), slices.ContainsFunc(l.flows, overlaps)
 			s.EndedOpen, s.LeftFlows = slices.ContainsFunc(l.open, overlaps), slices.ContainsFunc(l.uncut, overlaps)
+			s.Hashed = s.Hashed && l.hashes
 			states = append(states, s)
 		}
 	}
@@ -203,9 +215,11 @@ func (p *period) ask(t *Target, from probe.Client, src netip.Addr) State {
 		return s
 	}
 	var s State
-	for _, c := range p.world.Ask(probe.Packet{From: from, Src: src, Dst: t.Addr, Protocol: t.Protocol}).Choices {
+	answer := p.world.Ask(probe.Packet{From: from, Src: src, Dst: t.Addr, Protocol: t.Protocol})
+	for _, c := range answer.Choices {
 		s.Allowed = append(s.Allowed, c.Endpoint)
 	}
+	s.Hashed = answer.Balance == state.HashClient
 	s.Serving = p.world.Serving(t.Service, t.Port, t.Protocol, state.FamilyOf(t.Addr.Addr()))
 	p.known[q] = s
 	return s

@@ -26,6 +26,7 @@ type stream struct {
 	conns   map[int32]*conn // by file descriptor
 	flows   []*conn         // those that are kept open, also while they are not
 	recent  []answered      // new connections that were answered lately, if they are to stick
+	latest  answered        // the new connection that was answered last
 	port    int             // the last source port
 
 	counts             Counts
@@ -368,6 +369,27 @@ func (s *stream) judgeNew(c *conn, since, now time.Time) {
 	}
 	if s.Sticky {
 		s.judgeSticky(c, since, now)
+	}
+	s.judgeHash(c, since, now)
+}
+
+// judgeHash compares a connection with the last one that was answered. If a hash of the client's address chose their endpoints, and only one state counted
+// from the beginning of both, they have the same.
+func (s *stream) judgeHash(c *conn, since, now time.Time) {
+	last := s.latest
+	s.latest = answered{c.server, since, now}
+	if !last.server.IsValid() {
+		return
+	}
+	if last.since.Before(since) {
+		since = last.since
+	}
+	if states := s.states(since, now); len(states) != 1 || !states[0].Hashed {
+		return
+	}
+	s.counts.Hashed++
+	if c.server != last.server {
+		s.bad(c, &s.counts.WrongEndpoint, fmt.Sprintf("was answered by %v, although a hash had led this client to %v", c.server, last.server))
 	}
 }
 

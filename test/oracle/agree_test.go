@@ -44,7 +44,7 @@ const (
 func TestAgreement(t *testing.T) {
 	if *oneSeed >= 0 {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRun(uint64(*oneSeed))
+			r := newRun(uint64(*oneSeed), true)
 			r.all, r.log = true, t.Logf
 			if err := r.play(t.Context()); err != nil {
 				t.Fatal(err)
@@ -65,7 +65,7 @@ func TestAgreement(t *testing.T) {
 	var ramping atomic.Uint64
 	inBubbles(t, func(t *testing.T) {
 		for seed := next.Add(1) - 1; seed < histories && failed.Load() < enoughTrouble; seed = next.Add(1) - 1 {
-			r := newRun(seed)
+			r := newRun(seed, true)
 			if err := r.play(t.Context()); err != nil {
 				failed.Add(1)
 				t.Error(err)
@@ -123,7 +123,8 @@ type run struct {
 	byOutcome [probe.Drop + 1]uint64
 }
 
-func newRun(seed uint64) *run {
+// newRun begins a history. Some histories have ranges of ports, if those may have some.
+func newRun(seed uint64, ranges bool) *run {
 	r := &run{seed: seed, rng: rand.New(rand.NewPCG(seed, 1))}
 	r.opts = randcluster.Options{
 		NodeName:      "node-a",
@@ -151,6 +152,11 @@ func newRun(seed uint64) *run {
 		r.opts.SlowStarts = []string{"1s", "8s", "8s", "30s", "1m0s", "1h", "500ms", "2h"}
 	}
 	r.ages.Begun = time.Now()
+	r.opts.Ranges = ranges && seed%4 == 1
+	if r.rng.IntN(3) == 0 {
+		// No history comes to the time at which a node that has just become unready has been so for an hour.
+		r.opts.NodeHealth = oracle.NodeHealth{Percent: []int{34, 67, 100}[r.rng.IntN(3)], After: time.Hour, Now: time.Now()}
+	}
 	r.history = randcluster.New(seed, r.opts)
 	r.store = store.New(store.Options{Brain: brain.Config{
 		NodeName:          r.opts.NodeName,
@@ -161,6 +167,9 @@ func newRun(seed uint64) *run {
 		NodeExternalIPs:   r.opts.NodeExternalIPs,
 		IgnoreExternalIPs: r.opts.IgnoreExternalIPs,
 		MaxEntries:        r.opts.Budgets.Service,
+		NodeHealth: brain.NodeHealth{
+			Enabled: r.opts.NodeHealth.Percent > 0, NotReadyAfter: r.opts.NodeHealth.After, IgnoreAbove: r.opts.NodeHealth.Percent,
+		},
 	}, Budgets: store.Budgets{PerNamespace: r.opts.Budgets.Namespace, PerNode: r.opts.Budgets.Node}})
 	r.sink = r.store.Source("history")
 	r.seen = &refdataplane.State{
@@ -294,7 +303,8 @@ func (r *run) ask() error {
 }
 
 func sameAnswer(a, b probe.Answer) bool {
-	return a.Outcome == b.Outcome && a.Affinity == b.Affinity && a.Balance == b.Balance && slices.Equal(reduced(a.Choices), reduced(b.Choices))
+	return a.Outcome == b.Outcome && a.Affinity == b.Affinity && a.Balance == b.Balance && a.Ejection == b.Ejection && a.DrainSeconds == b.DrainSeconds &&
+		a.Ping == b.Ping && slices.Equal(reduced(a.Choices), reduced(b.Choices))
 }
 
 // reduced returns choices with their weights in lowest terms: which ones of the same ratio a record has does not matter.
@@ -334,12 +344,12 @@ func compareHealth(w *oracle.World, seen *refdataplane.State) error {
 	return nil
 }
 
-// compareServing compares the endpoints that may keep the UDP flows that they have.
+// compareServing compares the endpoints that may keep the UDP flows that they have, and the TCP connections of ports with a deadline.
 func compareServing(w *oracle.World, seen *refdataplane.State) error {
 	for name, rec := range seen.Services {
 		for i := range rec.Ports {
 			p := &rec.Ports[i]
-			if p.Protocol != state.UDP {
+			if p.Protocol != state.UDP && p.DrainSeconds == 0 {
 				if len(p.Lingering) > 0 {
 					return fmt.Errorf("%v: lingering endpoints of a %v port: %v", name, p.Protocol, p.Lingering)
 				}

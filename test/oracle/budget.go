@@ -11,13 +11,16 @@ import (
 
 // Budgets bound how many entries a service, the services of a namespace, and all services may have. 0 stands for no bound.
 //
-// An entry is a source that a frontend admits, or an endpoint behind it. A frontend counts as five, and a port as five more, in each family. Where a
-// slice of a port gives a weight, or annotations of the service may, endpoints count as two.
+// An entry is a source that a frontend admits, or an endpoint behind it. A frontend counts as five, one of a range of ports as 35, and a port as five more, in
+// each family. Where a slice of a port gives a weight, or annotations of the service may, endpoints count as two. An address that answers echo requests counts as one more for each port, and its sources as two.
 type Budgets struct{ Service, Namespace, Node int64 }
 
 // portPart is one port of a service in one family.
 type portPart struct {
-	index       int // in service.Ports
+	index       int // in service.Ports, or behind the last for a range
+	port        model.ServicePort
+	last        uint16       // the last port of a range, which begins with port, 0 for a single port
+	known       []netip.Addr // the addresses at which it is reached
 	family      state.Family
 	hasVIPs     bool  // it is reached at the addresses of the service
 	hasNodePort bool  // it is reached at its node port
@@ -48,6 +51,14 @@ func (w *World) portParts(s *model.Service, room int64) (parts []portPart, taken
 			}
 		}
 	}
+	for _, r := range rangesOf(s) {
+		for _, f := range []state.Family{state.IPv4, state.IPv6} {
+			if p, ok := w.rangePart(s, r, f); ok {
+				p.routed = takes(p.frontends)
+				parts = append(parts, p)
+			}
+		}
+	}
 	for i := range parts {
 		if p := &parts[i]; p.routed {
 			p.refuses = !takes(p.endpoints)
@@ -63,29 +74,18 @@ func (w *World) portPart(s *model.Service, index int, f state.Family) (p portPar
 	earlier := func(has func(model.ServicePort) bool) bool {
 		return slices.ContainsFunc(s.Ports[:index], func(o model.ServicePort) bool { return o.Protocol == port.Protocol && has(o) })
 	}
-	p = portPart{index: index, family: f, frontends: 5}
+	p = portPart{family: f, frontends: 5}
 	frontends := int64(0)
 	if !earlier(func(o model.ServicePort) bool { return o.Port == port.Port }) {
-		p.hasVIPs = true
-		var known []netip.Addr
-		for _, addr := range slices.Concat(s.ClusterIPs, s.LoadBalancerIPs, s.ExternalIPs) {
-			isLoadBalancer := !slices.Contains(s.ClusterIPs, addr) && slices.Contains(s.LoadBalancerIPs, addr)
-			isExternal := !slices.Contains(s.ClusterIPs, addr) && !isLoadBalancer
-			if state.FamilyOf(addr) != f || slices.Contains(known, addr) || isExternal && !w.mayBeExternal(addr) {
-				continue
-			}
-			known = append(known, addr)
-			frontends++
-			if isLoadBalancer {
-				p.frontends += w.sourcesOf(s, f)
-			}
-		}
+		p = w.addressCosts(s, f)
+		p.hasVIPs, frontends = true, int64(len(p.known))
 	}
+	p.index, p.port = index, port
 	if port.NodePort != 0 && !earlier(func(o model.ServicePort) bool { return o.NodePort == port.NodePort }) {
 		p.hasNodePort = true
 		frontends++
+		p.frontends += 5
 	}
-	p.frontends += 5 * frontends
 	weighted := mayHaveWeights(s)
 	for _, slice := range w.slicesOf(s.Name, f) {
 		for _, sp := range slice.Ports {
@@ -100,6 +100,31 @@ func (w *World) portPart(s *model.Service, index int, f state.Family) (p portPar
 		p.endpoints *= 2
 	}
 	return p, hasFamily(s, f) && frontends > 0
+}
+
+// addressCosts counts what a port takes that is reached at the addresses of a service in a family, and these addresses.
+func (w *World) addressCosts(s *model.Service, f state.Family) (p portPart) {
+	p = portPart{family: f, frontends: 5}
+	for _, addr := range slices.Concat(s.ClusterIPs, s.LoadBalancerIPs, s.ExternalIPs) {
+		isLoadBalancer := !slices.Contains(s.ClusterIPs, addr) && slices.Contains(s.LoadBalancerIPs, addr)
+		isExternal := !slices.Contains(s.ClusterIPs, addr) && !isLoadBalancer
+		if state.FamilyOf(addr) != f || slices.Contains(p.known, addr) || isExternal && !w.mayBeExternal(addr) {
+			continue
+		}
+		p.known = append(p.known, addr)
+		p.frontends += 5
+		answers := answersPing(s)
+		if answers {
+			p.frontends++
+		}
+		if isLoadBalancer {
+			p.frontends += w.sourcesOf(s, f)
+			if answers {
+				p.frontends += w.sourcesOf(s, f)
+			}
+		}
+	}
+	return p
 }
 
 // sourcesOf is the number of sources of a load balancer's address: the ranges, and the address itself, unless everybody may connect.

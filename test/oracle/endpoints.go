@@ -84,12 +84,12 @@ func isSpecial(addr netip.Addr) bool {
 	return slices.ContainsFunc(specialRanges, func(r netip.Prefix) bool { return r.Contains(addr) })
 }
 
-// clusterEndpoints are those for traffic policy Cluster: the ready ones, by hints if these are of use. Zone weights replace hints for zones. Without any
-// ready one those that are still serving while they terminate.
+// clusterEndpoints are those for traffic policy Cluster: the ready ones, by hints if these are of use. Zone weights replace hints for zones. Without any ready
+// one those that are still serving while they terminate. Endpoints on unready nodes are left out where others are left.
 func (w *World) clusterEndpoints(s *model.Service, eps []endpoint) []endpoint {
-	ready := filter(eps, isReady)
+	ready := w.firstOnes(filter(eps, isReady))
 	if len(ready) == 0 {
-		return filter(eps, isServingTerminating)
+		return w.firstOnes(filter(eps, isServingTerminating))
 	}
 	if all(ready, func(ep endpoint) bool { return len(ep.NodeHints) > 0 }) {
 		here := filter(ready, func(ep endpoint) bool { return slices.Contains(ep.NodeHints, w.NodeName) })
@@ -157,7 +157,7 @@ func (w *World) HealthCheckPort(name state.ServiceName) uint16 {
 				break
 			}
 			for _, part := range w.routed(s, f) {
-				if part.hasNodePort && is(s.Ports[part.index]) {
+				if part.hasNodePort && is(part.port) {
 					return 0
 				}
 			}
@@ -181,7 +181,11 @@ func (w *World) LocalReady(name state.ServiceName, f state.Family) int {
 			if part.refuses {
 				continue
 			}
-			for _, ep := range takers(w.endpointsOf(s, s.Ports[part.index], f)) {
+			eps := w.endpointsOf(s, part.port, f)
+			if part.last > 0 {
+				eps = w.endpointsOfRange(s, 0, f)
+			}
+			for _, ep := range takers(eps) {
 				if ep.Ready && ep.NodeName == w.NodeName {
 					addrs[ep.Addr] = true
 				}
@@ -200,10 +204,14 @@ func (w *World) Serving(name state.ServiceName, port string, proto state.Protoco
 			continue
 		}
 		for _, part := range w.routed(s, f) {
-			if p := s.Ports[part.index]; part.refuses || p.Name != port || p.Protocol != proto {
+			if part.refuses || part.port.Name != port || part.port.Protocol != proto {
 				continue
 			}
-			for _, ep := range w.endpointsOf(s, model.ServicePort{Name: port, Protocol: proto}, f) {
+			eps := w.endpointsOf(s, part.port, f)
+			if part.last > 0 { // at the port of each connection
+				eps = w.endpointsOfRange(s, 0, f)
+			}
+			for _, ep := range eps {
 				if ep.Serving {
 					serving = append(serving, ep.at)
 				}

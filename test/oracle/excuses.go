@@ -132,6 +132,8 @@ func (w *World) NotAdmitted(p probe.Packet) bool {
 type Rules struct {
 	// Policy is the traffic policy of the service, Local or Cluster, whether it concerns the client or not.
 	Policy string
+	// Unready are the nodes, in order, whose endpoints come last.
+	Unready []string
 	// NodeHints and ZoneHints are what hints of endpoints did.
 	NodeHints, ZoneHints string
 	// ZoneWeights is the annotation of the service with its two weights, empty without a valid one, and Zones what it does for policy Cluster.
@@ -142,8 +144,13 @@ type Rules struct {
 	Terminating bool
 	// Restricted is set if not everybody may connect.
 	Restricted bool
-	// Balance is the value of the annotation that asks for a hash, also where session affinity wins over it. It is empty without a valid one.
+	// Balance is the value of the annotation that asks for something other than random draws, also where session affinity wins over it. It is empty without
+	// a valid one.
 	Balance string
+	// DrainSeconds is the deadline of connections, also where there are none. 0 is none.
+	DrainSeconds uint32
+	// Ping is set if the address would answer echo requests if its ports forwarded connections, and Answers if it answers the client.
+	Ping, Answers bool
 	// SlicesWithout are the slices of the service without the port that has the packet, each with the reason.
 	SlicesWithout map[string]string
 	// Twins is how many endpoints do not count because another one has the same address and port.
@@ -172,10 +179,14 @@ func (w *World) Rules(p probe.Packet) (r Rules, ok bool) {
 		r.Policy = "Local"
 	}
 	r.Restricted = c.kind == state.LoadBalancer && w.sourcesOf(c.service, family) > 0
-	r.Balance, r.SlowStart = hashOf(c.service), slowStartOf(c.service)
+	r.Balance, r.SlowStart = drawsOf(c.service), slowStartOf(c.service)
 	if same, other, ok := zoneWeightsOf(c.service); ok {
 		r.ZoneWeights = fmt.Sprintf("same=%d,other=%d", same, other)
 	}
+	if p.Protocol == state.TCP {
+		r.DrainSeconds = drainOf(c.service)
+	}
+	r.Ping, r.Answers = w.pings(p)
 	r.SlicesWithout = w.slicesWithout(c, family)
 	if c.refuses {
 		return r, true
@@ -191,6 +202,14 @@ func (w *World) Rules(p probe.Packet) (r Rules, ok bool) {
 	if w.usesLocal(c, p) {
 		return r, true
 	}
+	for _, ep := range eps {
+		if w.comesLast(ep.NodeName) {
+			r.Unready = append(r.Unready, ep.NodeName)
+		}
+	}
+	slices.Sort(r.Unready)
+	r.Unready = slices.Compact(r.Unready)
+	ready = w.firstOnes(ready)
 	r.NodeHints = useOfHints(ready, w.NodeName, func(ep endpoint) []string { return ep.NodeHints })
 	if r.ZoneWeights != "" {
 		r.Zones = w.zoneUse(ready)

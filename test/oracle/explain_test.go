@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/diagnosis"
@@ -62,10 +63,12 @@ func TestExplanationsAgree(t *testing.T) {
 // everyReason must come up.
 var everyReason = []string{
 	string(brain.OtherFamily), string(brain.Special), string(brain.NoRoom), string(brain.NotReady), string(brain.Terminating), string(brain.NotServing),
-	string(brain.OtherNode), string(brain.HintedElsewhere), string(brain.Duplicate), string(brain.NoWeight), string(brain.NoZoneWeight), "balance hash", "balance hash-connection",
+	string(brain.OtherNode), string(brain.HintedElsewhere), string(brain.Duplicate), string(brain.NoWeight), string(brain.NodeUnready), string(brain.NoZoneWeight), "balance hash", "balance hash-connection", "balance least-connections",
+	"ejection", "deadline", "ping answered true", "ping answered false",
 	"slice " + oracle.Headless, "slice " + oracle.OtherProxy, "slice " + oracle.OtherFamily, "slice " + oracle.NoSuchPort,
-	"node hints Used", "node hints NoneForHere", "zone weights Used", "zone weights SomeUnhinted", "zone weights NoneForHere", "slow start", "zone hints Used", "zone hints SomeUnhinted", "zone hints NoneForHere",
-	"policy Local", "policy Cluster", "all terminating", "source ranges", "client not in source ranges", "lost to another Service",
+	"node hints Used", "node hints NoneForHere", "zone weights Used", "zone weights SomeUnhinted", "zone weights NoneForHere", "slow start",
+	"zone hints Used", "zone hints SomeUnhinted", "zone hints NoneForHere",
+	"policy Local", "policy Cluster", "all terminating", "unready nodes", "source ranges", "client not in source ranges", "lost to another Service",
 	"Service " + oracle.OtherFamily, "Service " + oracle.NoRoom, "Service " + oracle.Headless, "Service " + oracle.ExternalName, "Service " + oracle.OtherProxy,
 	"Service " + oracle.OptedOut, "Service " + oracle.NoClusterIP, "Service " + oracle.NoPorts, "Service " + oracle.Refused, "Service " + oracle.OtherProtocol,
 	"Service " + oracle.NoSuchPort, "Service " + oracle.NodePortProtocol, "Service " + oracle.NotHere, "no Service",
@@ -77,7 +80,7 @@ func explainSlice(t *testing.T, from, to uint64, total *tallyOfReasons) {
 	next.Store(from)
 	inBubbles(t, func(t *testing.T) {
 		for seed := next.Add(1) - 1; seed < to && failed.Load() < enoughTrouble; seed = next.Add(1) - 1 {
-			r := newRun(seed)
+			r := newRun(seed, false)
 			seen := &tallyOfReasons{}
 			rng := rand.New(rand.NewPCG(seed, 2))
 			r.asks = func() error { return seen.ask(r, rng) }
@@ -345,6 +348,9 @@ func (n *tallyOfReasons) compareRules(got *explain.Answer, want probe.Answer, ru
 	if rules.SlowStart > 0 {
 		note(model.SlowStartAnnotation, rules.SlowStart.String(), "slow start")
 	}
+	if len(rules.Unready) > 0 {
+		note("nodeHealth", strings.Join(rules.Unready, ", "), "unready nodes")
+	}
 	if rules.Terminating {
 		note("terminating endpoints", "Used", "all terminating")
 	}
@@ -359,6 +365,21 @@ func (n *tallyOfReasons) compareRules(got *explain.Answer, want probe.Answer, ru
 	}
 	if rules.Balance != "" && want.Outcome == probe.Forward {
 		note(model.BalanceAnnotation, rules.Balance, "balance "+rules.Balance)
+	}
+	if want.Ejection {
+		note(model.EjectAnnotation, "true", "ejection")
+	}
+	if rules.DrainSeconds > 0 {
+		note(model.DrainAnnotation, (time.Duration(rules.DrainSeconds) * time.Second).String(), "deadline")
+	}
+	if rules.Ping {
+		note(model.PingAnnotation, "true", fmt.Sprintf("ping answered %t", rules.Answers))
+	}
+	isPing := func(p explain.Policy) bool {
+		return p.Name == model.PingAnnotation && strings.Contains(p.Text, "no answer") == rules.Answers
+	}
+	if slices.ContainsFunc(got.Policies, isPing) {
+		return fmt.Errorf("the address answers echo requests: %t, and it says otherwise", rules.Answers)
 	}
 	if !maps.Equal(has, should) {
 		return fmt.Errorf("policies %v, want %v", has, should)

@@ -12,7 +12,7 @@ import (
 
 // handles reports whether this node's proxy has anything to do with a service.
 func (w *World) handles(s *model.Service) bool {
-	return w.isOurs(s) && len(s.ClusterIPs) > 0 && len(s.Ports) > 0
+	return w.isOurs(s) && len(s.ClusterIPs) > 0 && (len(s.Ports) > 0 || len(rangesOf(s)) > 0)
 }
 
 // isOurs reports whether a service is for this proxy, if it has anything to route.
@@ -59,6 +59,7 @@ type claim struct {
 	index   int // of port in service.Ports
 	kind    state.FrontendKind
 	refuses bool // there is no room for its endpoints
+	ranged  bool // port is one of a range
 }
 
 // addressClaim finds the service port that gets packets to p's destination address.
@@ -72,18 +73,18 @@ func (w *World) addressClaims(p probe.Packet) (claims []claim) {
 			continue
 		}
 		for _, part := range w.routed(s, state.FamilyOf(dst)) {
-			port := s.Ports[part.index]
-			if !part.hasVIPs || port.Port != p.Dst.Port() || port.Protocol != p.Protocol {
+			port := part.port
+			if !part.hasVIPs || part.last > 0 || port.Port != p.Dst.Port() || port.Protocol != p.Protocol {
 				continue
 			}
 			if slices.Contains(s.ClusterIPs, dst) {
-				claims = append(claims, claim{s, port, part.index, state.ClusterIP, part.refuses})
+				claims = append(claims, claim{s, port, part.index, state.ClusterIP, part.refuses, false})
 			}
 			if slices.Contains(s.LoadBalancerIPs, dst) {
-				claims = append(claims, claim{s, port, part.index, state.LoadBalancer, part.refuses})
+				claims = append(claims, claim{s, port, part.index, state.LoadBalancer, part.refuses, false})
 			}
 			if slices.Contains(s.ExternalIPs, dst) && w.mayBeExternal(dst) {
-				claims = append(claims, claim{s, port, part.index, state.ExternalIP, part.refuses})
+				claims = append(claims, claim{s, port, part.index, state.ExternalIP, part.refuses, false})
 			}
 		}
 	}
@@ -123,8 +124,8 @@ func (w *World) nodePortClaims(p probe.Packet) (claims []claim) {
 			continue
 		}
 		for _, part := range w.routed(s, state.FamilyOf(p.Dst.Addr())) {
-			if port := s.Ports[part.index]; part.hasNodePort && wants(port) {
-				claims = append(claims, claim{s, port, part.index, state.NodePort, part.refuses})
+			if port := part.port; part.hasNodePort && wants(port) {
+				claims = append(claims, claim{s, port, part.index, state.NodePort, part.refuses, false})
 			}
 		}
 	}

@@ -37,6 +37,8 @@ type World struct {
 	IgnoreExternalIPs bool
 	// Budgets bound the routed Services.
 	Budgets Budgets
+	// NodeHealth is when endpoints on a node come last.
+	NodeHealth NodeHealth
 	// NodePortAddrs reports whether node ports are served on an address. nil means on none.
 	NodePortAddrs func(netip.Addr) bool
 
@@ -58,6 +60,9 @@ func (w *World) Ask(p probe.Packet) probe.Answer {
 		c, ok = w.nodePortClaim(p)
 	}
 	if !ok {
+		c, ok = w.rangeClaim(p)
+	}
+	if !ok {
 		return probe.Answer{Outcome: w.stray(p.Dst.Addr())}
 	}
 	if c.kind == state.LoadBalancer && !w.sourceAllowed(c.service, p) {
@@ -66,7 +71,7 @@ func (w *World) Ask(p probe.Packet) probe.Answer {
 
 	var eps []endpoint
 	if !c.refuses {
-		eps = takers(w.endpointsOf(c.service, c.port, state.FamilyOf(p.Dst.Addr())))
+		eps = takers(w.endpointsAt(c, state.FamilyOf(p.Dst.Addr())))
 	}
 	cluster := w.clusterEndpoints(c.service, eps)
 	if len(cluster) == 0 {
@@ -80,9 +85,15 @@ func (w *World) Ask(p probe.Packet) probe.Answer {
 	if len(chosen) == 0 {
 		return probe.Answer{Outcome: probe.Drop}
 	}
-	chosen = w.shares(c.service, chosen, filter(eps, isReady), local)
+	chosen = w.shares(c.service, chosen, w.firstOnes(filter(eps, isReady)), local)
 
-	answer := probe.Answer{Outcome: probe.Forward, Balance: balanceOf(c.service)}
+	answer := probe.Answer{Outcome: probe.Forward, Balance: balanceOf(c.service), Ping: c.kind != state.NodePort && answersPing(c.service)}
+	if c.ranged && answer.Balance == state.LeastConnections {
+		answer.Balance = state.Random
+	}
+	if p.Protocol == state.TCP && !c.ranged {
+		answer.Ejection, answer.DrainSeconds = annotation(c.service, "eject") == "true", drainOf(c.service)
+	}
 	if c.service.Affinity > 0 {
 		answer.Affinity = probe.ServicePort(c.service.Name, c.port.Name, c.port.Protocol, state.FamilyOf(p.Dst.Addr()))
 	}

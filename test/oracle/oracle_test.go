@@ -112,6 +112,24 @@ func TestRules(t *testing.T) {
 		{"node hints for others, zone hints", with(zoneHints, nodeHints, func(w *oracle.World) { ep(w, 0).NodeHints = []string{"x"} }),
 			probe.FromPod, "", clusterIP, remote},
 
+		{"node that shuts down", unready(model.NodeShuttingDown, 0), probe.FromPod, "", clusterIP, remote},
+		{"node that shuts down, with the rule off", with(unready(model.NodeShuttingDown, 0), func(w *oracle.World) { w.NodeHealth.Percent = 0 }),
+			probe.FromPod, "", clusterIP, both},
+		{"node that has been unready for long", unready(model.NodeNotReady, time.Hour), probe.FromPod, "", clusterIP, remote},
+		{"node that was ready just now", unready(model.NodeSilent, time.Second), probe.FromPod, "", clusterIP, both},
+		{"too many nodes are unready", with(unready(model.NodeShuttingDown, 0), func(w *oracle.World) { w.NodeHealth.Percent = 49 }),
+			probe.FromPod, "", clusterIP, both},
+		{"unready node has the only ready endpoint", with(unready(model.NodeShuttingDown, 0), func(w *oracle.World) { terminate(w, 1) }),
+			probe.FromPod, "", clusterIP, local},
+		{"unready node, and all terminating", with(unready(model.NodeShuttingDown, 0), func(w *oracle.World) { terminate(w, 0); terminate(w, 1) }),
+			probe.FromPod, "", clusterIP, remote},
+		{"unready node, and hints for it", with(zoneHints, unready(model.NodeShuttingDown, 0), func(w *oracle.World) { ep(w, 0).ZoneHints = []string{"west"} }),
+			probe.FromPod, "", clusterIP, remote},
+		{"unready node elsewhere has the only hint for here", with(zoneHints, unready(model.NodeReady, 0), func(w *oracle.World) {
+			w.Nodes[0].Zone, w.Nodes[1].Health = "west", model.NodeShuttingDown
+		}), probe.FromPod, "", clusterIP, local},
+		{"unready node, and local", with(internalLocal, unready(model.NodeShuttingDown, 0)), probe.FromPod, "", clusterIP, local},
+
 		{"twin that is not terminating wins", func(w *oracle.World) {
 			terminate(w, 0)
 			addSlice(w, "web-2", model.Endpoint{Addr: addr("10.244.0.1"), Ready: true, NodeName: "here"})
@@ -311,6 +329,16 @@ func budgets(service, namespace, node int64) func(*oracle.World) {
 func ep(w *oracle.World, i int) *model.Endpoint { return &w.Slices[0].Endpoints[i] }
 
 func terminate(w *oracle.World, i int) { ep(w, i).Ready, ep(w, i).Terminating = false, true }
+
+// unready has the health of this node, one of two, be other than ready for a time, and the rule in force that endpoints on such nodes come last.
+func unready(h model.NodeHealth, since time.Duration) func(*oracle.World) {
+	return func(w *oracle.World) {
+		now := time.Unix(1000000, 0)
+		w.NodeHealth = oracle.NodeHealth{Percent: 55, After: time.Minute, Now: now}
+		w.Nodes[0].Health, w.Nodes[0].HealthSince = h, now.Add(-since)
+		w.Nodes = append(w.Nodes, &model.Node{Name: "there"})
+	}
+}
 
 // addSlice adds a slice like the first, with other endpoints.
 func addSlice(w *oracle.World, name string, eps ...model.Endpoint) {

@@ -20,6 +20,7 @@ const (
 	NotServing      = "NotServing"      // it terminates, and serves no more
 	OtherNode       = "OtherNode"       // it is not on this node, and has to be
 	NoWeight        = "NoWeight"        // its weight is 0
+	NodeUnready     = "NodeUnready"     // its node is unready, and others are not
 	HintedElsewhere = "HintedElsewhere" // it is ready, and by hints in use not for here
 	NoZoneWeight    = "NoZoneWeight"    // it is ready, and its kind of zone has weight 0
 )
@@ -50,6 +51,7 @@ func (w *World) Endpoints(p probe.Packet) []Reasoned {
 		chosen, pool = w.localEndpoints(active), filter(active, func(ep endpoint) bool { return ep.NodeName == w.NodeName })
 	}
 	othersReady := slices.ContainsFunc(pool, isReady)
+	first := w.firstOnes(filter(active, isReady))
 	for _, ep := range eps {
 		r := Reasoned{At: ep.at}
 		gets := slices.ContainsFunc(chosen, func(o endpoint) bool { return o.at == ep.at })
@@ -68,9 +70,13 @@ func (w *World) Endpoints(p probe.Packet) []Reasoned {
 			add(NotServing, !ep.Ready && ep.Terminating && !ep.Serving)
 			add(OtherNode, local && ep.NodeName != w.NodeName)
 			_, _, zones := zoneWeightsOf(c.service)
-			zones = zones && !w.nodeHintsCount(filter(active, isReady))
-			add(HintedElsewhere, !local && ep.Ready && !zones)
-			add(NoZoneWeight, !local && ep.Ready && zones)
+			zones = zones && !w.nodeHintsCount(first)
+			// A terminating endpoint that could get connections, because none is ready, is left out for its node only.
+			unready := !local && (ep.Ready && !slices.ContainsFunc(first, func(o endpoint) bool { return o.at == ep.at }) ||
+				!othersReady && isServingTerminating(ep))
+			add(NodeUnready, unready)
+			add(HintedElsewhere, !local && ep.Ready && !unready && !zones)
+			add(NoZoneWeight, !local && ep.Ready && !unready && zones)
 		}
 		list = append(list, r)
 	}

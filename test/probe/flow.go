@@ -79,6 +79,12 @@ type Answer struct {
 	// Affinity is the Service port (see [ServicePort]) whose connections of the same client stay with the same endpoint, through all of its
 	// frontends. It is empty if there is no affinity.
 	Affinity string
+	// Ejection reports whether endpoints that do not answer get no new connections.
+	Ejection bool
+	// DrainSeconds is how long the connection may stay with an endpoint that gets no new ones. 0 sets no deadline.
+	DrainSeconds uint32
+	// Ping reports whether the node answers echo requests at the address.
+	Ping bool
 }
 
 // ServicePort names a port of a Service in one family.

@@ -132,6 +132,13 @@ var situations = map[string]func(*oracle.World, probe.Packet, probe.Answer) bool
 	},
 	"hash of the client":     func(_ *oracle.World, _ probe.Packet, a probe.Answer) bool { return a.Balance == state.HashClient },
 	"hash of the connection": func(_ *oracle.World, _ probe.Packet, a probe.Answer) bool { return a.Balance == state.HashConnection },
+	"least connections":      func(_ *oracle.World, _ probe.Packet, a probe.Answer) bool { return a.Balance == state.LeastConnections },
+	"ejection":               func(_ *oracle.World, _ probe.Packet, a probe.Answer) bool { return a.Ejection },
+	"deadline":               func(_ *oracle.World, _ probe.Packet, a probe.Answer) bool { return a.DrainSeconds > 0 },
+	"range of ports": func(_ *oracle.World, p probe.Packet, a probe.Answer) bool {
+		return a.Outcome == probe.Forward && p.Dst.Port() == inRanges
+	},
+	"ping": func(_ *oracle.World, _ probe.Packet, a probe.Answer) bool { return a.Ping },
 	"zone hints used": func(w *oracle.World, p probe.Packet, a probe.Answer) bool {
 		return forwardsElse(w, p, a, func(ep *model.Endpoint) { ep.ZoneHints = nil })
 	},
@@ -175,7 +182,7 @@ var situations = map[string]func(*oracle.World, probe.Packet, probe.Answer) bool
 func TestSituations(t *testing.T) {
 	seen := make(map[string]int)
 	for seed := range uint64(600) {
-		h := New(seed, Options{DetectLocal: seed%3 > 0, MasqueradeAll: seed%4 == 0, Annotations: seed%2 == 0})
+		h := New(seed, Options{DetectLocal: seed%3 > 0, MasqueradeAll: seed%4 == 0, Annotations: seed%2 == 0, Ranges: seed%4 == 0})
 		for range 10 {
 			h.Step()
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"time"
 
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
@@ -68,6 +69,7 @@ func (h *History) World() *oracle.World {
 		NodeExternalIPs:   h.opts.NodeExternalIPs,
 		IgnoreExternalIPs: h.opts.IgnoreExternalIPs,
 		Budgets:           h.opts.Budgets,
+		NodeHealth:        h.opts.NodeHealth,
 		NodePortAddrs:     h.opts.NodePortAddrs,
 		Services:          kind[*model.Service](h),
 		Slices:            kind[*model.EndpointSlice](h),
@@ -166,7 +168,28 @@ func (h *History) newNode(pool *Node) *model.Node {
 			n.Addresses = append(n.Addresses, addr)
 		}
 	}
+	if h.opts.NodeHealth.Percent > 0 {
+		h.setHealth(n)
+	}
 	return n
+}
+
+// setHealth draws a node's health. Each time that a node becomes unready, it did so long ago, or does just now. So it makes no difference whether
+// a sink learns of its recovery in between. A sink has to remember a shutdown while the kubelet is silent. So only nodes that became unready long
+// ago are silent.
+func (h *History) setHealth(n *model.Node) {
+	long := slices.IndexFunc(h.opts.Nodes, func(o Node) bool { return o.Name == n.Name })%2 == 0
+	n.Health = pick(h, []model.NodeHealth{model.NodeReady, model.NodeReady, model.NodeNotReady, model.NodeShuttingDown})
+	n.HealthSince = h.opts.NodeHealth.Now.Add(time.Hour)
+	if long {
+		n.HealthSince = h.opts.NodeHealth.Now.Add(-2 * h.opts.NodeHealth.After)
+		if n.Health == model.NodeNotReady && h.chance(0.5) {
+			n.Health = model.NodeSilent
+		}
+	}
+	if n.Health == model.NodeReady {
+		n.HealthSince = time.Time{}
+	}
 }
 
 // changeNamespace adds, changes or removes a namespace. Objects in a namespace do not need it to be there.

@@ -27,11 +27,13 @@ type Options struct {
 	// Admissible makes only objects that a real API server admits, and no two services that want the same address. The pools
 	// must have six ClusterIPs of each family, in ServiceCIDRs, and 24 NodePorts, from 30000 to 31999.
 	Admissible bool
-	// Annotations gives slices weights, endpoints zones, and services ways to balance connections and zone weights. Some have values that count as absent.
-	// No other proxy knows these annotations.
+	// Annotations gives slices weights, endpoints zones, and services ways to balance connections, zone weights, ejection, deadlines and answers to echo
+	// requests. Some have values that count as absent. No other proxy knows these annotations.
 	Annotations bool
 	// SlowStarts are values of the annotation for a slow start. Services have none of it if there are none, and half of them otherwise.
 	SlowStarts []string
+	// Ranges gives services ranges of ports, too, if Annotations is set. All of them have the same ports.
+	Ranges bool
 	// ClusterIPs are given to services, to several at once where the dice report it.
 	ClusterIPs []netip.Addr
 	// LoadBalancerIPs and ExternalIPs are shared between services. The default for ExternalIPs has load balancer IPs, a
@@ -62,7 +64,9 @@ type Options struct {
 	// IgnoreExternalIPs is the feature gate AllowServiceExternalIPs, off.
 	IgnoreExternalIPs bool
 	Budgets           oracle.Budgets
-	NodePortAddrs     func(netip.Addr) bool
+	// NodeHealth lets Nodes become unready, if its rule is on: some long ago, others just now.
+	NodeHealth    oracle.NodeHealth
+	NodePortAddrs func(netip.Addr) bool
 }
 
 // Node is a node of the cluster.

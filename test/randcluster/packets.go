@@ -26,6 +26,9 @@ func (h *History) Packets() []probe.Packet {
 			}
 		}
 	}
+	if h.opts.Ranges {
+		b.toRanges()
+	}
 	b.astray()
 	return b.list
 }
@@ -62,6 +65,20 @@ func (b *packets) toFrontend(s *model.Service, dst netip.AddrPort, proto state.P
 	for _, other := range b.h.opts.Protocols {
 		if other != proto {
 			b.fromOutside(1, dst, other)
+		}
+	}
+}
+
+// toRanges adds packets to ports in and next to the ranges of services, at the addresses of all services.
+func (b *packets) toRanges() {
+	for _, s := range kind[*model.Service](b.h) {
+		for _, addr := range slices.Concat(s.ClusterIPs, s.ExternalIPs, s.LoadBalancerIPs) {
+			for _, proto := range b.h.opts.Protocols {
+				b.fromEverywhere(netip.AddrPortFrom(addr, inRanges), proto)
+				for _, port := range atEnds {
+					b.fromOutside(1, netip.AddrPortFrom(addr, port), proto)
+				}
+			}
 		}
 	}
 }

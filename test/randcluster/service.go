@@ -3,6 +3,7 @@ package randcluster
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/switchyard-net/switchyard/model"
@@ -200,21 +201,39 @@ func (h *History) drawProxyName(s *model.Service) {
 	}
 }
 
-// drawAnnotations draws a way to balance connections, zone weights and a slow start, each of them half of the time.
+// annotations are those that services may have, in order, each with values. Some values are bad. The first of each comes up more often.
+var annotations = []struct {
+	name   string
+	values []string
+}{
+	{model.BalanceAnnotation, []string{"hash", "hash", "hash-connection", "hash-connection", "least-connections", "random", "Hash"}},
+	{model.DrainAnnotation, []string{"30s", "30s", "1h", "24h", "0s", "90m", "1500ms", "25h", "-1s", "30"}},
+	{model.EjectAnnotation, []string{"true", "true", "false", "yes"}},
+	{model.PingAnnotation, []string{"true", "true", "false", "True"}},
+	{model.ZoneWeightsAnnotation, []string{"same=4,other=1", "other=3,same=2", "same=65535,other=1", "same=1,other=0", "same=0,other=9", "same=2,other=2", "same=0,other=0", "same=1"}},
+}
+
+// ranges are values of the annotation about ranges of ports. Some are bad. The name http may be taken by a port.
+var ranges = []string{"rtp=7000-7009/UDP", "rtp=7000-7009/UDP", "rtp=7000-7009", "http=7000-7009/TCP", "rtp=7009-7000/UDP", "rtp=07000-7009/UDP"}
+
+// inRanges is a port in the ranges, and atEnds are their ends and the ports next to them.
+var inRanges, atEnds = uint16(7004), []uint16{6999, 7000, 7009, 7010}
+
+// drawAnnotations draws annotations, each of them none half of the time.
 func (h *History) drawAnnotations(s *model.Service) {
 	s.Annotations = nil
-	for _, a := range []struct {
-		name   string
-		values []string
-	}{
-		{model.BalanceAnnotation, []string{"random", "hash", "hash", "hash-connection", "hash-connection", "Hash"}},
-		{model.SlowStartAnnotation, h.opts.SlowStarts},
-		{model.ZoneWeightsAnnotation, []string{"same=4,other=1", "other=3,same=2", "same=65535,other=1", "same=1,other=0", "same=0,other=9", "same=2,other=2", "same=0,other=0", "same=1"}},
-	} {
-		if len(a.values) > 0 && h.chance(0.5) {
+	for _, a := range annotations {
+		if h.chance(0.5) {
 			s.Annotations = append(s.Annotations, model.Annotation{Name: a.name, Value: pick(h, a.values)})
 		}
 	}
+	if len(h.opts.SlowStarts) > 0 && h.chance(0.5) {
+		s.Annotations = append(s.Annotations, model.Annotation{Name: model.SlowStartAnnotation, Value: pick(h, h.opts.SlowStarts)})
+	}
+	if h.opts.Ranges && h.chance(0.5) {
+		s.Annotations = append(s.Annotations, model.Annotation{Name: model.PortRangesAnnotation, Value: pick(h, ranges)})
+	}
+	slices.SortFunc(s.Annotations, func(a, b model.Annotation) int { return strings.Compare(a.Name, b.Name) })
 }
 
 func cloneService(s *model.Service) *model.Service {

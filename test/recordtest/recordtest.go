@@ -210,10 +210,7 @@ func Questions(services ...*state.Service) (list []Question) {
 			if f.Kind == state.NodePort {
 				dst = NodeAddr(p.Family)
 			}
-			traffic := &p.External
-			if f.Kind == state.ClusterIP {
-				traffic = &p.Internal
-			}
+			traffic := p.Traffic(f.Kind)
 			q := backend.Query{Frontend: p.Key(f), Dst: dst, Source: source[p.Family], Node: true}
 			list = append(list, Question{q, s.Name, &traffic.Inside})
 			q.Node, q.Outside = false, true

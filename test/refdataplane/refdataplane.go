@@ -29,17 +29,17 @@ func (s *State) Trace(p probe.Packet) probe.Answer {
 	if frontend.Restricted && !contains(frontend.Sources, p.Src) {
 		return probe.Answer{Outcome: probe.Drop}
 	}
-	traffic := &port.External
-	if frontend.Kind == state.ClusterIP {
-		traffic = &port.Internal
-	}
+	traffic := port.Traffic(frontend.Kind)
 	route := &traffic.Outside
 	if p.From == probe.FromPod || p.From == probe.FromNode {
 		route = &traffic.Inside
 	}
 	switch route.Verdict {
 	case state.Forward:
-		a := probe.Answer{Outcome: probe.Forward, Balance: port.Balance, Choices: choices(route.Endpoints, p, masquerades(traffic.Masquerade, p.From))}
+		a := probe.Answer{
+			Outcome: probe.Forward, Balance: port.Balance, Choices: choices(route.Endpoints, p, masquerades(traffic.Masquerade, p.From)),
+			Ejection: port.Ejection, DrainSeconds: port.DrainSeconds, Ping: frontend.Ping,
+		}
 		if port.Affinity > 0 {
 			a.Affinity = probe.ServicePort(name, port.Name, port.Protocol, port.Family)
 		}
@@ -52,18 +52,22 @@ func (s *State) Trace(p probe.Packet) probe.Answer {
 	return probe.Answer{Outcome: probe.Pass} // Nothing is programmed for an unused route.
 }
 
-// lookup finds the frontend that p connects to, its port and service, or nil. A frontend with an address goes before a node port.
+// lookup finds the frontend that p connects to, its port and service, or nil. A frontend with an address goes before a node port, and both before a range of ports.
 func (s *State) lookup(p probe.Packet) (state.ServiceName, *state.Port, *state.Frontend) {
 	if name, port, f := s.find(p.Protocol, state.FamilyOf(p.Dst.Addr()), func(f *state.Frontend) bool {
-		return f.Kind != state.NodePort && netip.AddrPortFrom(f.Addr, f.Port) == p.Dst
+		return f.Kind != state.NodePort && f.LastPort == 0 && netip.AddrPortFrom(f.Addr, f.Port) == p.Dst
 	}); f != nil {
 		return name, port, f
 	}
-	if s.NodePortAddrs == nil || !s.NodePortAddrs(p.Dst.Addr()) {
-		return state.ServiceName{}, nil, nil
+	if s.NodePortAddrs != nil && s.NodePortAddrs(p.Dst.Addr()) {
+		if name, port, f := s.find(p.Protocol, state.FamilyOf(p.Dst.Addr()), func(f *state.Frontend) bool {
+			return f.Kind == state.NodePort && f.Port == p.Dst.Port()
+		}); f != nil {
+			return name, port, f
+		}
 	}
 	return s.find(p.Protocol, state.FamilyOf(p.Dst.Addr()), func(f *state.Frontend) bool {
-		return f.Kind == state.NodePort && f.Port == p.Dst.Port()
+		return f.LastPort != 0 && f.Addr == p.Dst.Addr() && f.Port <= p.Dst.Port() && p.Dst.Port() <= f.LastPort
 	})
 }
 
@@ -102,6 +106,9 @@ func (s *State) stray(dst netip.Addr) probe.Outcome {
 func choices(eps []state.Endpoint, p probe.Packet, masquerade bool) []probe.Choice {
 	out := make([]probe.Choice, 0, len(eps))
 	for _, ep := range eps {
+		if ep.Addr.Port() == 0 { // of a range: the connection keeps its port
+			ep.Addr = netip.AddrPortFrom(ep.Addr.Addr(), p.Dst.Port())
+		}
 		out = append(out, probe.Choice{Endpoint: ep.Addr, Masquerade: masquerade || ep.Addr.Addr() == p.Src, Weight: ep.Weight})
 	}
 	return out

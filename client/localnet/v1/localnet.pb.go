@@ -118,7 +118,7 @@ const (
 	Balance_BALANCE_HASH_CLIENT Balance = 1
 	// Likewise for each connection, by its addresses and ports.
 	Balance_BALANCE_HASH_CONNECTION Balance = 2
-	// One with fewer connections than others.
+	// One with fewer connections than others. Never set for a range of ports.
 	Balance_BALANCE_LEAST_CONNECTIONS Balance = 3
 )
 
@@ -1646,10 +1646,10 @@ type Port struct {
 	Lingering []uint32 `protobuf:"varint,9,rep,packed,name=lingering,proto3" json:"lingering,omitempty"`
 	// How new connections are shared between endpoints. ClientIP affinity wins over it. Feature balance.
 	Balance Balance `protobuf:"varint,10,opt,name=balance,proto3,enum=switchyard.localnet.v1.Balance" json:"balance,omitempty"`
-	// Endpoints that do not answer get no new connections while they are silent. Feature ejection.
+	// Endpoints that do not answer get no new connections while they are silent. Never set for a range of ports. Feature ejection.
 	Ejection bool `protobuf:"varint,11,opt,name=ejection,proto3" json:"ejection,omitempty"`
-	// For how many seconds connections to an endpoint may stay after it has ceased to get new ones. 0: there is no deadline. Feature drain
-	// deadline.
+	// For how many seconds connections to an endpoint may stay after it has ceased to get new ones. 0: there is no deadline, as for a
+	// range of ports. Feature drain deadline.
 	DrainSeconds  uint32 `protobuf:"varint,12,opt,name=drain_seconds,json=drainSeconds,proto3" json:"drain_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -127,7 +127,7 @@ func FromEndpoint(e *view.Endpoint) *adminv1.Row {
 	return &adminv1.Row{Key: e.Key(), Row: &adminv1.Row_Endpoint{Endpoint: &adminv1.Endpoint{
 		Namespace: e.Namespace, Service: e.Service, Port: e.Port, Protocol: e.Protocol, Address: e.Addr.String(), Node: e.Node, Slice: e.Slice, Pod: e.Pod,
 		Inside: e.Inside, Outside: e.Outside, Reasons: words(e.Reasons), OutsideReasons: words(e.OutsideReasons),
-		Weight: e.Weight, Share: e.Share, State: string(e.State),
+		Weight: e.Weight, Share: e.Share, State: string(e.State), DrainsUntil: fromTime(e.DrainsUntil),
 	}}}
 }
 
@@ -140,7 +140,7 @@ func ToEndpoint(m *adminv1.Endpoint) (*view.Endpoint, error) {
 	return &view.Endpoint{
 		Namespace: m.GetNamespace(), Service: m.GetService(), Port: m.GetPort(), Protocol: m.GetProtocol(), Addr: addr, Node: m.GetNode(), Slice: m.GetSlice(), Pod: m.GetPod(),
 		Inside: m.GetInside(), Outside: m.GetOutside(), Reasons: reasons(m.GetReasons()), OutsideReasons: reasons(m.GetOutsideReasons()),
-		Weight: m.Weight, Share: m.GetShare(), State: view.EndpointState(m.GetState()),
+		Weight: m.Weight, Share: m.GetShare(), State: view.EndpointState(m.GetState()), DrainsUntil: toTime(m.GetDrainsUntil()),
 	}, nil
 }
 

@@ -1178,8 +1178,11 @@ type Endpoint struct {
 	Weight *uint32 `protobuf:"varint,13,opt,name=weight,proto3,oneof" json:"weight,omitempty"`
 	// The share of new connections of pods and processes of this node that the weights ask for, from 0 to 1.
 	Share float64 `protobuf:"fixed64,14,opt,name=share,proto3" json:"share,omitempty"`
-	// active: it gets new connections. draining: it gets none, and goes on with its open ones. idle: it gets none for other reasons.
-	State         string `protobuf:"bytes,15,opt,name=state,proto3" json:"state,omitempty"`
+	// active: it gets new connections. ejected: it would get them, but does not answer, and others get them. draining: it gets none, and goes on with its
+	// open ones. idle: it gets none for other reasons, or its drain deadline has passed.
+	State string `protobuf:"bytes,15,opt,name=state,proto3" json:"state,omitempty"`
+	// When the open connections of a draining endpoint are reset. Unset if they are not, or if the dataplane does not tell.
+	DrainsUntil   *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=drains_until,json=drainsUntil,proto3" json:"drains_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1317,6 +1320,13 @@ func (x *Endpoint) GetState() string {
 		return x.State
 	}
 	return ""
+}
+
+func (x *Endpoint) GetDrainsUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DrainsUntil
+	}
+	return nil
 }
 
 // Node is a Node that the process knows: its own, if there is its object.
@@ -1811,7 +1821,7 @@ const file_switchyard_admin_v1_admin_proto_rawDesc = "" +
 	"\areasons\x18\x03 \x03(\v2+.switchyard.admin.v1.Endpoints.ReasonsEntryR\areasons\x1a:\n" +
 	"\fReasonsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\x91\x03\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\xd0\x03\n" +
 	"\bEndpoint\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x12\n" +
@@ -1828,7 +1838,8 @@ const file_switchyard_admin_v1_admin_proto_rawDesc = "" +
 	"\x03pod\x18\f \x01(\tR\x03pod\x12\x1b\n" +
 	"\x06weight\x18\r \x01(\rH\x00R\x06weight\x88\x01\x01\x12\x14\n" +
 	"\x05share\x18\x0e \x01(\x01R\x05share\x12\x14\n" +
-	"\x05state\x18\x0f \x01(\tR\x05stateB\t\n" +
+	"\x05state\x18\x0f \x01(\tR\x05state\x12=\n" +
+	"\fdrains_until\x18\x10 \x01(\v2\x1a.google.protobuf.TimestampR\vdrainsUntilB\t\n" +
 	"\a_weight\"}\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -1929,27 +1940,28 @@ var file_switchyard_admin_v1_admin_proto_depIdxs = []int32{
 	12, // 15: switchyard.admin.v1.Service.findings:type_name -> switchyard.admin.v1.Finding
 	14, // 16: switchyard.admin.v1.Port.endpoints:type_name -> switchyard.admin.v1.Endpoints
 	22, // 17: switchyard.admin.v1.Endpoints.reasons:type_name -> switchyard.admin.v1.Endpoints.ReasonsEntry
-	5,  // 18: switchyard.admin.v1.TrafficRequest.selection:type_name -> switchyard.admin.v1.Selection
-	24, // 19: switchyard.admin.v1.TrafficRequest.period:type_name -> google.protobuf.Duration
-	23, // 20: switchyard.admin.v1.TrafficResponse.at:type_name -> google.protobuf.Timestamp
-	24, // 21: switchyard.admin.v1.TrafficResponse.elapsed:type_name -> google.protobuf.Duration
-	21, // 22: switchyard.admin.v1.TrafficResponse.ports:type_name -> switchyard.admin.v1.PortTraffic
-	14, // 23: switchyard.admin.v1.PortTraffic.endpoints:type_name -> switchyard.admin.v1.Endpoints
-	1,  // 24: switchyard.admin.v1.Admin.GetStatus:input_type -> switchyard.admin.v1.GetStatusRequest
-	6,  // 25: switchyard.admin.v1.Admin.List:input_type -> switchyard.admin.v1.ListRequest
-	8,  // 26: switchyard.admin.v1.Admin.Watch:input_type -> switchyard.admin.v1.WatchRequest
-	17, // 27: switchyard.admin.v1.Admin.Explain:input_type -> switchyard.admin.v1.ExplainRequest
-	19, // 28: switchyard.admin.v1.Admin.Traffic:input_type -> switchyard.admin.v1.TrafficRequest
-	2,  // 29: switchyard.admin.v1.Admin.GetStatus:output_type -> switchyard.admin.v1.GetStatusResponse
-	7,  // 30: switchyard.admin.v1.Admin.List:output_type -> switchyard.admin.v1.ListResponse
-	9,  // 31: switchyard.admin.v1.Admin.Watch:output_type -> switchyard.admin.v1.WatchResponse
-	18, // 32: switchyard.admin.v1.Admin.Explain:output_type -> switchyard.admin.v1.ExplainResponse
-	20, // 33: switchyard.admin.v1.Admin.Traffic:output_type -> switchyard.admin.v1.TrafficResponse
-	29, // [29:34] is the sub-list for method output_type
-	24, // [24:29] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	23, // 18: switchyard.admin.v1.Endpoint.drains_until:type_name -> google.protobuf.Timestamp
+	5,  // 19: switchyard.admin.v1.TrafficRequest.selection:type_name -> switchyard.admin.v1.Selection
+	24, // 20: switchyard.admin.v1.TrafficRequest.period:type_name -> google.protobuf.Duration
+	23, // 21: switchyard.admin.v1.TrafficResponse.at:type_name -> google.protobuf.Timestamp
+	24, // 22: switchyard.admin.v1.TrafficResponse.elapsed:type_name -> google.protobuf.Duration
+	21, // 23: switchyard.admin.v1.TrafficResponse.ports:type_name -> switchyard.admin.v1.PortTraffic
+	14, // 24: switchyard.admin.v1.PortTraffic.endpoints:type_name -> switchyard.admin.v1.Endpoints
+	1,  // 25: switchyard.admin.v1.Admin.GetStatus:input_type -> switchyard.admin.v1.GetStatusRequest
+	6,  // 26: switchyard.admin.v1.Admin.List:input_type -> switchyard.admin.v1.ListRequest
+	8,  // 27: switchyard.admin.v1.Admin.Watch:input_type -> switchyard.admin.v1.WatchRequest
+	17, // 28: switchyard.admin.v1.Admin.Explain:input_type -> switchyard.admin.v1.ExplainRequest
+	19, // 29: switchyard.admin.v1.Admin.Traffic:input_type -> switchyard.admin.v1.TrafficRequest
+	2,  // 30: switchyard.admin.v1.Admin.GetStatus:output_type -> switchyard.admin.v1.GetStatusResponse
+	7,  // 31: switchyard.admin.v1.Admin.List:output_type -> switchyard.admin.v1.ListResponse
+	9,  // 32: switchyard.admin.v1.Admin.Watch:output_type -> switchyard.admin.v1.WatchResponse
+	18, // 33: switchyard.admin.v1.Admin.Explain:output_type -> switchyard.admin.v1.ExplainResponse
+	20, // 34: switchyard.admin.v1.Admin.Traffic:output_type -> switchyard.admin.v1.TrafficResponse
+	30, // [30:35] is the sub-list for method output_type
+	25, // [25:30] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_switchyard_admin_v1_admin_proto_init() }

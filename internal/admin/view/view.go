@@ -118,6 +118,8 @@ type Endpoint struct {
 	// Share is the share of new connections from inside that the weights ask for, from 0 to 1.
 	Share float64       `json:"share"`
 	State EndpointState `json:"state"`
+	// DrainsUntil is when open connections are reset, zero if they are not, or if the dataplane does not tell. It is for the state Draining.
+	DrainsUntil time.Time `json:"drainsUntil,omitzero"`
 }
 
 // EndpointState is a word for what an endpoint does on the node.
@@ -127,9 +129,11 @@ type EndpointState string
 const (
 	// Active: it gets new connections.
 	Active EndpointState = "active"
+	// Ejected: it would get new connections, but does not answer, and others get them.
+	Ejected EndpointState = "ejected"
 	// Draining: it gets no new connections, and goes on with its open ones.
 	Draining EndpointState = "draining"
-	// Idle: it gets no new connections, for other reasons than that it goes.
+	// Idle: it gets no new connections, for other reasons than that it goes, or its drain deadline has passed.
 	Idle EndpointState = "idle"
 )
 
@@ -208,6 +212,8 @@ type View struct {
 	Failed func(state.ServiceName) error
 	// Lacks returns the features that a Service uses and the dataplane lacks. It may be nil.
 	Lacks func(state.ServiceName) state.Features
+	// Standing returns what the dataplane knows of the endpoints of a port of a record. left are those that no route has, if they may have a deadline. It may be nil.
+	Standing func(p *state.Port, left []netip.AddrPort) Standing
 	// Facts make findings plainer, and name pods. They may be nil.
 	Facts *diagnosis.Facts
 	// Local are the addresses of the node's interfaces, none if they are not known.
@@ -270,8 +276,7 @@ func (v *View) ServiceOf(why *store.Explanation) *Service {
 	row.Findings = diagnosis.Service(why, v.Store.Snapshot().Node().Name, v.Facts, v.Local)
 	if v.Lacks != nil {
 		if missing := v.Lacks(o.Name); missing != 0 {
-			row.Findings = append([]diagnosis.Finding{diagnosis.Lacking(o.Name, missing)}, row.Findings...)
-			diagnosis.Sort(row.Findings)
+			row.Findings = diagnosis.Lacking(row.Findings, o.Name, missing)
 		}
 	}
 	for i := range row.Findings {
@@ -398,9 +403,11 @@ func (v *View) EndpointsOf(name state.ServiceName, why *store.Explanation) iter.
 		})
 		for i := range why.Ports {
 			p := &why.Ports[i]
-			all := insideWeight(p)
+			all, standing := insideWeight(p), v.standing(p, why)
 			for j := range p.Endpoints {
-				if !yield(v.endpoint(name, p, &p.Endpoints[j], all)) {
+				row := v.endpoint(name, p, &p.Endpoints[j], all)
+				standing.complete(row, time.Now())
+				if !yield(row) {
 					return
 				}
 			}
@@ -454,7 +461,7 @@ func stateOf(row *Endpoint, r *brain.EndpointReasons) EndpointState {
 	switch {
 	case row.Inside || row.Outside:
 		return Active
-	case r.Endpoint.Serving && (r.Endpoint.Terminating && r.Unusable == "" || r.Unusable == brain.NoWeight):
+	case r.Endpoint.Serving && (r.Endpoint.Terminating && r.Unusable == "" || r.Unusable == brain.NoWeight || slices.Contains(r.Cluster, brain.NodeUnready)):
 		return Draining
 	}
 	return Idle

@@ -46,20 +46,13 @@ func (n *node) run(input string, command ...string) string {
 	if strings.HasSuffix(command[0], "-legacy-restore") { // the lock of ip_tables is one for all network namespaces
 		command = append(slices.Clone(command), "--wait")
 	}
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Stdin = strings.NewReader(input)
 	var out strings.Builder
-	err := n.ns.Do(func() error {
-		cmd := exec.Command(command[0], command[1:]...)
-		cmd.Stdin = strings.NewReader(input)
-		b, err := cmd.CombinedOutput()
-		for line := range strings.Lines(string(b)) {
-			if !strings.HasPrefix(line, "#") {
-				out.WriteString(line)
-			}
+	for line := range strings.Lines(netnstest.Output(n, n.ns, cmd)) {
+		if !strings.HasPrefix(line, "#") {
+			out.WriteString(line)
 		}
-		return err
-	})
-	if err != nil {
-		n.Fatalf("%s: %v\n%s", strings.Join(command, " "), err, out.String())
 	}
 	return out.String()
 }

@@ -63,6 +63,8 @@ type Options struct {
 	SourceProblems func() int
 	// NodeProblems returns the number of Nodes that lack fields that they should have.
 	NodeProblems func() int
+	// NodeHealth returns what the process knows about the health of Nodes.
+	NodeHealth func() NodeHealth
 	// HealthCheckProblems returns the number of health check node ports that cannot be served.
 	HealthCheckProblems func() int
 	// Connections are the connections of the process's servers, by the names of the servers.
@@ -99,6 +101,14 @@ type Options struct {
 	// Followers returns the clients of the node-local API, and Role is the role of the process that serves them: relay or server.
 	Followers func() Followers
 	Role      string
+}
+
+// NodeHealth is the health of all Nodes. It is the zero value where the health of Nodes does not count.
+type NodeHealth struct {
+	// NotReady is how many Nodes are not ready, and Last on how many of them endpoints come last.
+	NotReady, Last int
+	// Ignored reports that no endpoint comes last because too many Nodes are not ready.
+	Ignored bool
 }
 
 // Connections returns how many connections are open, and how many were closed because there were too many.
@@ -265,6 +275,16 @@ func (r *Registry) registerOwn(o *Options) {
 	asked("services", "Services in the newest state.", o.Services)
 	asked("source_problems", "Problems that the sources of cluster objects have.", o.SourceProblems)
 	asked("node_problems", "Nodes without fields that they had, or that the configuration relies on.", o.NodeProblems)
+	if ask := o.NodeHealth; ask != nil {
+		asked("nodes_not_ready", "Nodes that are not ready, or shut down, where their health counts (nodeHealth).", func() int { return ask().NotReady })
+		asked("nodes_coming_last", "Nodes whose endpoints get connections only if there are no others.", func() int { return ask().Last })
+		asked("node_health_ignored", "1 while no endpoint comes last because too many Nodes are not ready.", func() int {
+			if ask().Ignored {
+				return 1
+			}
+			return 0
+		})
+	}
 	asked("health_check_port_problems", "Health check node ports that cannot be served.", o.HealthCheckProblems)
 	if o.PendingSince != nil {
 		timestamp(r.registry, "oldest_pending_change_timestamp_seconds",

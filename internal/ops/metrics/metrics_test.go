@@ -68,9 +68,12 @@ switchyard_health_check_port_problems gauge
 switchyard_limited_services gauge reason
 switchyard_log_lines_suppressed_total counter
 switchyard_network_programming_duration_seconds histogram
+switchyard_node_health_ignored gauge
 switchyard_node_problems gauge
 switchyard_nftables_affinity_clients gauge ip_family
 switchyard_nftables_affinity_clients_limit gauge ip_family
+switchyard_nodes_coming_last gauge
+switchyard_nodes_not_ready gauge
 switchyard_oldest_pending_change_timestamp_seconds gauge
 switchyard_probes_total counter result
 switchyard_server_connections gauge server
@@ -133,7 +136,7 @@ func TestNamesTypesAndLabels(t *testing.T) {
 			if mode == ModeEBPF {
 				hooks = func() SocketHooks { return SocketHooks{} }
 			}
-			r := New(Options{Mode: mode, Families: both, Services: one, SourceProblems: one, NodeProblems: one, HealthCheckProblems: one, SocketHooks: hooks,
+			r := New(Options{Mode: mode, Families: both, Services: one, SourceProblems: one, NodeProblems: one, NodeHealth: func() NodeHealth { return NodeHealth{} }, HealthCheckProblems: one, SocketHooks: hooks,
 				Connections:            map[string]Connections{"health": func() (open, closed int64) { return 2, 3 }},
 				LogLinesSuppressed:     func() uint64 { return 4 },
 				LimitedServices:        func() map[string]int { return map[string]int{"NodeFull": 3} },

@@ -19,6 +19,26 @@ type health struct {
 
 	mu       sync.Mutex
 	failures map[string]*failure // by target
+	// nodeless is the followed relay if it lacks the health of Nodes, which is needed. It is empty otherwise.
+	nodeless string
+}
+
+// lacksNodes notes whether the relay that is followed lacks the health of Nodes, which is needed. That is logged once for each relay.
+func (h *health) lacksNodes(target string, lacks bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before := h.nodeless
+	if h.nodeless = ""; lacks {
+		h.nodeless = target
+	}
+	if h.nodeless != "" && h.nodeless != before {
+		h.log.Warn("relay does not deliver the health of nodes", "error", noNodeHealth(target))
+	}
+}
+
+// noNodeHealth is the problem that a relay lacks the health of Nodes.
+func noNodeHealth(target string) error {
+	return fmt.Errorf("relay %s does not deliver the health of Nodes, so no endpoint comes last because of its Node: set nodeHealth.enabled there, or update it", target)
 }
 
 // failure is why a relay cannot be followed.
@@ -78,6 +98,9 @@ func (h *health) problems() []error {
 	var problems []error
 	for _, target := range slices.Sorted(maps.Keys(h.failures)) {
 		problems = append(problems, h.failures[target])
+	}
+	if h.nodeless != "" {
+		problems = append(problems, noNodeHealth(h.nodeless))
 	}
 	return problems
 }

@@ -36,6 +36,8 @@ type Options struct {
 	SocketUsers []string
 	// Mark is the mark of the packets to relays, as far as the process may set it (CAP_NET_ADMIN on Linux). Default: none.
 	Mark uint32
+	// NodeHealth is whether the health of Nodes is needed. A relay without it is a problem.
+	NodeHealth bool
 	// DialOptions follow the options of [client.Dial].
 	DialOptions []grpc.DialOption
 	// Logger gets errors of relays and objects. Nil discards it.

@@ -35,6 +35,7 @@ func run(ctx context.Context) error {
 	var modes string
 	flag.StringVar(&modes, "modes", "", "modes to check, separated by commas (default: all): "+strings.Join(balance.Modes(), ", "))
 	flag.IntVar(&o.Connections, "connections", 0, "connections of each row (default 20000)")
+	flag.DurationVar(&o.Wait, "wait", 0, "how long a client may wait that meets a silent endpoint (default 4s)")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q; run with -h for usage", flag.Arg(0))

@@ -232,10 +232,10 @@ func newRelay() *cobra.Command {
 
 func newBalance() *cobra.Command {
 	var o bench.BalanceOptions
-	cmd := newReporting("balance", "First packets with weights, refused shares and hashes, and next to them, compared with none (a minute)", true,
+	cmd := newReporting("balance", "Packets with weights, refused shares, hashes and ejection, and next to them, compared with none (2 minutes)", true,
 		func(ctx context.Context, r *bench.Reporter) error { return bench.Balance(ctx, r, o) })
 	cmd.Flags().IntVar(&o.Rounds, "rounds", 0, "how often everything is measured (default 40)")
-	cmd.Flags().IntVar(&o.Packets, "packets", 0, "connections of each measurement (default 5000)")
+	cmd.Flags().IntVar(&o.Packets, "packets", 0, "packets of each measurement (default 5000)")
 	return cmd
 }
 

@@ -2,8 +2,10 @@ package apicluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -65,6 +67,69 @@ func (c *Client) Set(ctx context.Context, obj model.Object) (model.Object, error
 	return object, err
 }
 
+// CreateAll creates Services, EndpointSlices and Nodes that do not exist yet, many at a time and in no order. It returns the first error.
+func (c *Client) CreateAll(ctx context.Context, objects []model.Object) error {
+	const writers = 16
+	queue := make(chan model.Object)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for range writers {
+		wg.Go(func() {
+			for obj := range queue {
+				if err := again(func() error { return c.create(ctx, obj) }); err != nil {
+					cancel(fmt.Errorf("create %v: %w", obj.Ref(), err))
+				}
+			}
+		})
+	}
+	for _, obj := range objects {
+		select {
+		case queue <- obj:
+		case <-ctx.Done():
+		}
+	}
+	close(queue)
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+func (c *Client) create(ctx context.Context, obj model.Object) (err error) {
+	switch obj := obj.(type) {
+	case *model.Service:
+		_, err = c.api.CoreV1().Services(obj.Name.Namespace).Create(ctx, Service(obj), metav1.CreateOptions{})
+	case *model.EndpointSlice:
+		_, err = c.api.DiscoveryV1().EndpointSlices(obj.Namespace).Create(ctx, EndpointSlice(obj), metav1.CreateOptions{})
+	case *model.Node:
+		_, err = c.api.CoreV1().Nodes().Create(ctx, Node(obj), metav1.CreateOptions{})
+	default:
+		err = errors.ErrUnsupported
+	}
+	return err
+}
+
+// again repeats the creation of an object if the server is too busy. An attempt that it has given up may have
+// succeeded all the same.
+func again(create func() error) (err error) {
+	const attempts = 10
+	for i := range attempts {
+		err = create()
+		switch {
+		case i > 0 && apierrors.IsAlreadyExists(err):
+			return nil
+		case !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) && !apierrors.IsTooManyRequests(err):
+			return err
+		}
+	}
+	return err
+}
+
+// Replace replaces a slice that exists, in one request.
+func (c *Client) Replace(ctx context.Context, slice *model.EndpointSlice) error {
+	_, err := c.api.DiscoveryV1().EndpointSlices(slice.Namespace).Update(ctx, EndpointSlice(slice), metav1.UpdateOptions{})
+	return err
+}
+
 // resource is a client for one kind.
 type resource[T any] interface {
 	Get(context.Context, string, metav1.GetOptions) (T, error)
@@ -111,10 +176,10 @@ func (c *Client) setNode(ctx context.Context, obj *corev1.Node) (*corev1.Node, e
 	nodes := c.api.CoreV1().Nodes()
 	status := obj.Status
 	made, err := set(ctx, nodes, obj)
-	if err != nil || equality.Semantic.DeepEqual(made.Status.Addresses, status.Addresses) {
+	if err != nil || equality.Semantic.DeepEqual(made.Status.Addresses, status.Addresses) && equality.Semantic.DeepEqual(made.Status.Conditions, status.Conditions) {
 		return made, err
 	}
-	made.Status.Addresses = status.Addresses
+	made.Status.Addresses, made.Status.Conditions = status.Addresses, status.Conditions
 	return nodes.UpdateStatus(ctx, made, metav1.UpdateOptions{})
 }
 

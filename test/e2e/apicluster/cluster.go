@@ -130,7 +130,10 @@ func (c *Cluster) has(obj model.Object) bool {
 		return ok && slices.Equal(got.Ports, want.Ports)
 	case *model.Node:
 		got, ok := c.held[obj.Ref()].(*model.Node)
-		return want.Name != c.node || ok && got.Zone == want.Zone && slices.Equal(got.Addresses, want.Addresses)
+		if want.Name != c.node { // which need not be delivered
+			return !ok || got.Health == want.Health
+		}
+		return ok && got.Health == want.Health && got.Zone == want.Zone && slices.Equal(got.Addresses, want.Addresses)
 	case *model.ServiceCIDR:
 		got, ok := c.held[obj.Ref()].(*model.ServiceCIDR)
 		return ok && slices.Equal(got.CIDRs, want.CIDRs)

@@ -166,6 +166,13 @@ func endpoint(e *model.Endpoint) discoveryv1.Endpoint {
 	return o
 }
 
+// conditions are the conditions of unready nodes, as kubelets and the node lifecycle controller write them.
+var conditions = map[model.NodeHealth]corev1.NodeCondition{
+	model.NodeNotReady:     {Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "container runtime network not ready"},
+	model.NodeShuttingDown: {Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "node is shutting down"},
+	model.NodeSilent:       {Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: "Kubelet stopped posting node status."},
+}
+
 // Node is the API's form of a node.
 func Node(n *model.Node) *corev1.Node {
 	o := &corev1.Node{
@@ -180,6 +187,13 @@ func Node(n *model.Node) *corev1.Node {
 	}
 	for _, a := range n.Addresses {
 		o.Status.Addresses = append(o.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
+	}
+	if ready, ok := conditions[n.Health]; ok {
+		ready.Type = corev1.NodeReady
+		if !n.HealthSince.IsZero() {
+			ready.LastTransitionTime = metav1.NewTime(n.HealthSince)
+		}
+		o.Status.Conditions = []corev1.NodeCondition{ready}
 	}
 	return o
 }

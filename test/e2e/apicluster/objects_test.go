@@ -4,17 +4,19 @@ import (
 	"cmp"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/switchyard-net/switchyard/kubeconv"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/oracle"
 	"github.com/switchyard-net/switchyard/test/randcluster"
 )
 
 // Package kubeconv reads objects back from the API's form unchanged.
 func TestRoundTrip(t *testing.T) {
 	for seed := range uint64(100) {
-		h := randcluster.New(seed, randcluster.Options{})
+		h := randcluster.New(seed, randcluster.Options{NodeHealth: oracle.NodeHealth{Percent: 50, After: time.Hour, Now: time.Unix(1e9, 0).UTC()}})
 		for range 10 {
 			set, _ := h.Step()
 			for _, want := range set {

@@ -9,10 +9,6 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
-	"sync"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
@@ -31,7 +27,7 @@ const (
 	frontendPort = 80
 	endpointPort = 8080
 	namespace    = "load"
-	// writers is how many requests fill the cluster at a time.
+	// writers is how many requests change the cluster at a time.
 	writers = 16
 )
 
@@ -76,78 +72,14 @@ func (c *cluster) fill(ctx context.Context) error {
 
 // create creates the services with the numbers from first to end.
 func (c *cluster) create(ctx context.Context, first, end int) error {
-	numbers := make(chan int)
-	errs := make(chan error, writers)
-	var wg sync.WaitGroup
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	for range writers {
-		wg.Go(func() {
-			for i := range numbers {
-				if err := c.createService(ctx, i); err != nil {
-					errs <- err
-					cancel()
-					return
-				}
-			}
-		})
-	}
+	var objects []model.Object
 	for i := first; i < end; i++ {
-		select {
-		case numbers <- i:
-		case <-ctx.Done():
-		}
+		objects = append(objects, &model.Service{
+			Name: state.ServiceName{Namespace: namespace, Name: name(i)}, ClusterIPs: []netip.Addr{frontend(i).Addr()},
+			Ports: []model.ServicePort{{Protocol: state.TCP, Port: frontendPort}},
+		}, c.slice(i, 0))
 	}
-	close(numbers)
-	wg.Wait()
-	select {
-	case err := <-errs:
-		return err
-	default:
-		return nil
-	}
-}
-
-func (c *cluster) createService(ctx context.Context, i int) error {
-	api := c.client.Kubernetes()
-	service := apicluster.Service(&model.Service{
-		Name: state.ServiceName{Namespace: namespace, Name: name(i)}, ClusterIPs: []netip.Addr{frontend(i).Addr()},
-		Ports: []model.ServicePort{{Protocol: state.TCP, Port: frontendPort}},
-	})
-	if err := again(func() error {
-		_, err := api.CoreV1().Services(namespace).Create(ctx, service, metav1.CreateOptions{})
-		return err
-	}); err != nil {
-		return err
-	}
-	slice := apicluster.EndpointSlice(c.slice(i, 0))
-	return again(func() error {
-		_, err := api.DiscoveryV1().EndpointSlices(namespace).Create(ctx, slice, metav1.CreateOptions{})
-		return err
-	})
-}
-
-// again repeats the creation of an object if the server is too busy. An attempt that it has given up may have
-// succeeded all the same.
-func again(create func() error) (err error) {
-	const attempts = 10
-	for i := range attempts {
-		err = create()
-		switch {
-		case i > 0 && apierrors.IsAlreadyExists(err):
-			return nil
-		case !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) && !apierrors.IsTooManyRequests(err):
-			return err
-		}
-	}
-	return err
-}
-
-// update replaces a slice, in one request.
-func (c *cluster) update(ctx context.Context, slice *model.EndpointSlice) error {
-	slices := c.client.Kubernetes().DiscoveryV1().EndpointSlices(namespace)
-	_, err := slices.Update(ctx, apicluster.EndpointSlice(slice), metav1.UpdateOptions{})
-	return err
+	return c.client.CreateAll(ctx, objects)
 }
 
 func name(i int) string { return fmt.Sprintf("service-%d", i) }
@@ -211,7 +143,7 @@ func (c *cluster) makeMarker(ctx context.Context) error {
 func (c *cluster) mark(ctx context.Context) (string, error) {
 	c.turn++
 	addr := markerEndpoints[c.turn%2]
-	return addr, c.update(ctx, markerSlice(addr))
+	return addr, c.client.Replace(ctx, markerSlice(addr))
 }
 
 func logf(format string, args ...any) { fmt.Fprintf(os.Stderr, "== "+format+"\n", args...) }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/switchyard-net/switchyard/test/e2e/figures"
 )
 
 // loads measures only the processor time under load, of several builds at once. Each serves a node of its own and
@@ -74,7 +76,7 @@ func loadAll(ctx context.Context, c *cluster, proxies []proxy) (took []time.Dura
 // usedBy returns the processor time of each process so far.
 func usedBy(running []*start) (used []time.Duration, err error) {
 	for _, s := range running {
-		here, err := cpu(s.process.PID())
+		here, err := figures.CPU(s.process.PID())
 		if err != nil {
 			return nil, err
 		}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
+	"github.com/switchyard-net/switchyard/test/e2e/figures"
 	"github.com/switchyard-net/switchyard/test/netns"
 )
 
@@ -98,7 +99,7 @@ func compare(ctx context.Context, o *options) error {
 	if o.loads > 0 {
 		return loads(ctx, c, o)
 	}
-	r := report{Machine: describeMachine(), Services: o.services, Endpoints: o.endpoints, Rate: o.rate, LoadSeconds: o.load.Seconds()}
+	r := report{Machine: figures.Machine(), Services: o.services, Endpoints: o.endpoints, Rate: o.rate, LoadSeconds: o.load.Seconds()}
 	for _, p := range []proxy{upstream(o), switchyard(o, o.program)} {
 		if !strings.HasPrefix(p.name, o.only) {
 			continue

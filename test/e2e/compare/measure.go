@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
+	"github.com/switchyard-net/switchyard/test/e2e/figures"
 	"github.com/switchyard-net/switchyard/test/e2e/kubeproxy"
 )
 
@@ -73,7 +73,7 @@ func measure(ctx context.Context, c *cluster, p proxy, o *options) (*result, err
 	m := &measurement{cluster: c, node: n, process: process, rounds: p.changes}
 	r := &result{Name: p.name, SyncSeconds: begun.synced.Seconds()}
 	time.Sleep(5 * time.Second) // what the start leaves to be collected
-	if r.RSSIdle, err = rss(process.PID()); err != nil {
+	if r.RSSIdle, err = figures.RSS(process.PID()); err != nil {
 		return nil, err
 	}
 	logf("%s: synced after %.2f s; %d changes one by one", p.name, r.SyncSeconds, p.changes)
@@ -142,14 +142,14 @@ func (m *measurement) latencies(ctx context.Context, r *result) error {
 		sent, accepted = append(sent, time.Since(start)), append(accepted, time.Since(answered))
 	}
 	r.Changes = m.rounds
-	r.RequestP50, r.RequestP99 = percentile(sent, 0.50), percentile(sent, 0.99)
-	r.ChangeP50, r.ChangeP99 = percentile(accepted, 0.50), percentile(accepted, 0.99)
+	r.RequestP50, r.RequestP99 = figures.Percentile(sent, 0.50), figures.Percentile(sent, 0.99)
+	r.ChangeP50, r.ChangeP99 = figures.Percentile(accepted, 0.50), figures.Percentile(accepted, 0.99)
 	return nil
 }
 
 // load changes endpoints of random services at a steady rate, and takes processor time and memory.
 func (m *measurement) load(ctx context.Context, o *options, r *result) error {
-	before, err := cpu(m.process.PID())
+	before, err := figures.CPU(m.process.PID())
 	if err != nil {
 		return err
 	}
@@ -157,12 +157,12 @@ func (m *measurement) load(ctx context.Context, o *options, r *result) error {
 	if err != nil {
 		return err
 	}
-	after, err := cpu(m.process.PID())
+	after, err := figures.CPU(m.process.PID())
 	if err != nil {
 		return err
 	}
 	r.CPUSeconds = (after - before).Seconds()
-	if r.RSSLoad, err = rss(m.process.PID()); err != nil {
+	if r.RSSLoad, err = figures.RSS(m.process.PID()); err != nil {
 		return err
 	}
 	for _, n := range changed {
@@ -187,7 +187,7 @@ func (c *cluster) change(ctx context.Context) (changed map[int]int, err error) {
 		slots <- struct{}{}
 		go func() {
 			defer func() { <-slots }()
-			if err := c.update(ctx, slice); err != nil {
+			if err := c.client.Replace(ctx, slice); err != nil {
 				select {
 				case errs <- err:
 				default:
@@ -205,19 +205,9 @@ func (c *cluster) change(ctx context.Context) (changed map[int]int, err error) {
 // restore takes changes back: the next proxy finds the cluster as this one did.
 func (c *cluster) restore(ctx context.Context, changed map[int]int) error {
 	for i := range changed {
-		if err := c.update(ctx, c.slice(i, 0)); err != nil {
+		if err := c.client.Replace(ctx, c.slice(i, 0)); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// percentile returns a percentile in milliseconds.
-func percentile(list []time.Duration, p float64) float64 {
-	if len(list) == 0 {
-		return 0
-	}
-	slices.Sort(list)
-	i := min(int(p*float64(len(list))), len(list)-1)
-	return float64(list[i].Microseconds()) / 1000
 }

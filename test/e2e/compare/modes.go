@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
+	"github.com/switchyard-net/switchyard/test/e2e/figures"
 )
 
 // The goals of modes other than nftables.
@@ -72,7 +73,7 @@ func compareMode(ctx context.Context, o *options, dir string) error {
 		return err
 	}
 	defer c.stop()
-	r := modeReport{Machine: describeMachine(), Release: o.release, Mode: o.mode, Endpoints: o.endpoints}
+	r := modeReport{Machine: figures.Machine(), Release: o.release, Mode: o.mode, Endpoints: o.endpoints}
 	variants := []string{o.mode}
 	if o.mode == "iptables" {
 		variants = []string{"legacy", "nft"}

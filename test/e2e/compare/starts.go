@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
+	"github.com/switchyard-net/switchyard/test/e2e/figures"
 )
 
 // start is one start of a proxy on an empty node.
@@ -132,10 +133,10 @@ func startOnce(ctx context.Context, c *cluster, n *node, p proxy) (f startFigure
 		return f, err
 	}
 	f.served = after - before
-	if f.used, err = cpu(s.process.PID()); err != nil {
+	if f.used, err = figures.CPU(s.process.PID()); err != nil {
 		return f, err
 	}
-	if f.peak, err = status(s.process.PID(), "VmHWM"); err != nil {
+	if f.peak, err = figures.Status(s.process.PID(), "VmHWM"); err != nil {
 		return f, err
 	}
 	logf("%s: marker after %.2f s, all services after %.2f s", p.name, s.marker.Seconds(), s.synced.Seconds())
@@ -145,7 +146,7 @@ func startOnce(ctx context.Context, c *cluster, n *node, p proxy) (f startFigure
 // used returns the processor time of the control plane so far.
 func (c *cluster) used() (total time.Duration, err error) {
 	for _, pid := range c.plane.PIDs() {
-		here, err := cpu(pid)
+		here, err := figures.CPU(pid)
 		if err != nil {
 			return 0, err
 		}

@@ -68,8 +68,8 @@ func Start(ns interface{ Do(func() error) error }, o Options) (*controlplane.Pro
 }
 
 // StartProgram starts a program in kube-proxy's place: command is its first argument, the others are kube-proxy's
-// arguments.
-func StartProgram(ns interface{ Do(func() error) error }, program, command string, o Options) (*controlplane.Process, error) {
+// arguments, followed by more of its own.
+func StartProgram(ns interface{ Do(func() error) error }, program, command string, o Options, more ...string) (*controlplane.Process, error) {
 	if o.Mode == "" {
 		o.Mode = "nftables"
 	}
@@ -85,5 +85,6 @@ func StartProgram(ns interface{ Do(func() error) error }, program, command strin
 	if err := config.Execute(file, o); err != nil {
 		return nil, fmt.Errorf("configure kube-proxy: %w", err)
 	}
-	return controlplane.Run(ns, o.Dir, command, program, command, "--config="+path, "--hostname-override="+o.Node)
+	args := append([]string{command, "--config=" + path, "--hostname-override=" + o.Node}, more...)
+	return controlplane.Run(ns, o.Dir, command, program, args...)
 }

@@ -74,10 +74,7 @@ func (s *Settings) pingRules(f state.Family) (all, inside []string) {
 // ping adds the elements of a frontend whose address answers echo requests.
 func (p *port) ping(f *state.Frontend) {
 	p.part.pings = true
-	t := &p.External
-	if f.Kind == state.ClusterIP {
-		t = &p.Internal
-	}
+	t := p.Traffic(f.Kind)
 	e := pingElement(f.Addr)
 	inside, outside := t.Inside.Verdict == state.Forward, t.Outside.Verdict == state.Forward
 	if f.Restricted || !inside || !outside {

@@ -141,7 +141,7 @@ func (o *Settings) Divide(s *state.Service, refused func(Key) bool) *Division {
 		}
 	}
 	if len(d.Servers) > 0 {
-		d.Base = &state.Service{Name: s.Name, Ports: ports, HealthCheck: s.HealthCheck}
+		d.Base = s.WithPorts(ports)
 	}
 	slices.SortFunc(d.Servers, func(a, b Server) int { return a.Compare(b.Key) })
 	return d
@@ -149,10 +149,7 @@ func (o *Settings) Divide(s *state.Service, refused func(Key) bool) *Division {
 
 // plain returns what happens to connections to a frontend, if IPVS can say it: the same for all clients.
 func (o *Settings) plain(p *state.Port, f *state.Frontend) (*state.Traffic, bool) {
-	t := &p.External
-	if f.Kind == state.ClusterIP {
-		t = &p.Internal
-	}
+	t := p.Traffic(f.Kind)
 	// A virtual server remembers clients for itself only, while their connections last. The affinity of a port covers all its frontends, and
 	// ends some time after the last connection began. Hashes make the base's choice on all nodes. The base keeps deadlines in the kernel.
 	return t, f.Kind != state.NodePort && !f.Restricted && p.Affinity == 0 && p.DrainSeconds == 0 &&
@@ -200,8 +197,8 @@ func Serving(s *state.Service, k Key) []state.Endpoint {
 		}) {
 			continue
 		}
-		all := slices.Concat(p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints, p.External.Inside.Endpoints,
-			p.External.Outside.Endpoints, p.Lingering)
+		lists := p.Serving()
+		all := slices.Concat(lists[:]...)
 		slices.SortFunc(all, state.Endpoint.Compare)
 		return slices.CompactFunc(all, func(a, b state.Endpoint) bool { return a.Addr == b.Addr })
 	}
@@ -233,15 +230,6 @@ func Served(d, other *Division) *state.Service {
 		}
 	}
 	return s
-}
-
-// EachClusterIP calls each with the cluster IPs of a record, once for each port.
-func EachClusterIP(s *state.Service, each func(netip.Addr)) {
-	for _, f := range s.Frontends() {
-		if f.Kind == state.ClusterIP {
-			each(f.Addr)
-		}
-	}
 }
 
 // EachUDP calls each with the frontends of a record that virtual servers of UDP could have.

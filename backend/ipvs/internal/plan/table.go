@@ -35,7 +35,9 @@ const (
 	setAddresses  = "addresses"   // of all virtual servers
 	setClusterIPs = "cluster-ips" // of all Services, also the ones that the base serves
 	setHairpin    = "hairpin"     // address . the same address, of endpoints
-	setPing       = "ping-ips"    // of virtual servers at which the node answers echo requests. Only if [Rules.Ping] is set
+	// Only if [Rules.Ping] is set: addresses of virtual servers at which the node answers echo requests, and cluster IPs that reject none.
+	setPing     = "ping-ips"
+	setPingDrop = "ping-drop-ips"
 )
 
 // masqueradeSets are the sets of virtual servers with a masquerade rule.
@@ -73,7 +75,7 @@ type Rules struct {
 	Detector state.LocalDetector
 	// PodCIDRs are the node's.
 	PodCIDRs []netip.Prefix
-	// Ping is set if the node answers echo requests at addresses of virtual servers.
+	// Ping is set if the node answers echo requests at addresses of virtual servers, or would if they had endpoints.
 	Ping bool
 }
 
@@ -93,11 +95,22 @@ type Element struct {
 // AddressElement returns the element that an address of virtual servers has.
 func AddressElement(a netip.Addr) Element { return addrElement(setAddresses, a) }
 
-// ClusterIPElement returns the element that a cluster IP has.
-func ClusterIPElement(a netip.Addr) Element { return addrElement(setClusterIPs, a) }
+// ClusterIPElements calls each with the elements that the cluster IPs of a record have, once for each port. A cluster IP that answers echo requests while
+// it has endpoints drops them without endpoints.
+func ClusterIPElements(s *state.Service, each func(Element)) {
+	for _, f := range s.Frontends() {
+		if f.Kind != state.ClusterIP {
+			continue
+		}
+		each(addrElement(setClusterIPs, f.Addr))
+		if f.Ping {
+			each(addrElement(setPingDrop, f.Addr))
+		}
+	}
+}
 
-// IsPing reports whether an element is for an address at which the node answers echo requests.
-func IsPing(e Element) bool { return e.Set == setPing }
+// IsPing reports whether an element is about echo requests.
+func IsPing(e Element) bool { return e.Set == setPing || e.Set == setPingDrop }
 
 // AnswersPing reports whether a table has the set of addresses at which the node answers echo requests.
 func AnswersPing(sets []string) bool { return slices.Contains(sets, setPing) }
@@ -146,7 +159,7 @@ func (o *Rules) Sets(f state.Family) []nft.Set {
 		sets = append(sets, nft.Set{Name: masqueradeSets[m], Key: server})
 	}
 	if o.Ping {
-		sets = append(sets, nft.Set{Name: setPing, Key: []nft.Type{addr}})
+		sets = append(sets, nft.Set{Name: setPing, Key: []nft.Type{addr}}, nft.Set{Name: setPingDrop, Key: []nft.Type{addr}})
 	}
 	return sets
 }
@@ -195,6 +208,13 @@ func (o *Rules) Chains(f state.Family) []nft.Chain {
 		// nft: ct direction original ip daddr @addresses goto unserved
 		join(one(nft.Ct(nft.Reg0, nft.CtDirection), nft.Equal(nft.Reg0, nft.OriginalDirection())), r.addr(dst), one(nft.InSet(nft.Reg0, setAddresses), nft.Goto(chainUnserved))),
 	)
+	var unserved []rule
+	if o.Ping {
+		// The address is local, so that the base leaves it to this table.
+		//
+		// nft: icmp type echo-request ip daddr @ping-drop-ips drop
+		unserved = append(unserved, join(r.echo(), r.addr(dst), one(nft.InSet(nft.Reg0, setPingDrop), nft.Drop())))
+	}
 	chains := []nft.Chain{
 		// nft: jump services
 		nat("prerouting", nft.Prerouting, priorityDst, one(nft.Jump(chainServices))),
@@ -213,12 +233,12 @@ func (o *Rules) Chains(f state.Family) []nft.Chain {
 		),
 		services,
 		// Other listeners on the node must not be reached at an address of a Service.
-		{Name: chainUnserved, Rules: []rule{
+		{Name: chainUnserved, Rules: append(unserved,
 			// nft: ip daddr @cluster-ips goto reject
 			join(r.addr(dst), one(nft.InSet(nft.Reg0, setClusterIPs), nft.Goto(chainReject))),
 			// nft: drop
 			one(nft.Drop()),
-		}},
+		)},
 		{Name: chainReject, Rules: []rule{
 			// nft: reject with tcp reset
 			one(nft.Meta(nft.Reg0, nft.MetaL4Proto), nft.Equal(nft.Reg0, []byte{byte(state.TCP)}), nft.RejectTCP()),

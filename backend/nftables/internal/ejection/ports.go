@@ -23,17 +23,11 @@ func Ejects(s *state.Service, f state.Family) bool {
 	return s != nil && slices.ContainsFunc(s.Ports, func(p state.Port) bool { return ejects(&p) && p.Family == f })
 }
 
-// contains reports whether a route has an endpoint.
-func contains(r *state.Route, addr netip.AddrPort) bool {
-	_, is := slices.BinarySearchFunc(r.Endpoints, addr, func(e state.Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
-	return is
-}
-
 // hasEndpoint reports whether a port of a service, which may be nil, ejects, and has an endpoint.
 func hasEndpoint(s *state.Service, of ruleset.PortEndpoint) bool {
 	return s != nil && slices.ContainsFunc(s.Ports, func(p state.Port) bool {
 		return ejects(&p) && p.Name == of.Port && p.Family == state.FamilyOf(of.Endpoint.Addr()) &&
-			slices.ContainsFunc(distinct(&p), func(r *state.Route) bool { return contains(r, of.Endpoint) })
+			slices.ContainsFunc(distinct(&p), func(r *state.Route) bool { return r.Has(of.Endpoint) })
 	})
 }
 
@@ -50,7 +44,7 @@ func distinct(p *state.Port) (routes []*state.Route) {
 // some returns other endpoints of the routes that have an endpoint, at most maxOthers. from is which of them come first.
 func (p portOf) some(addr netip.AddrPort, from int) (list []netip.AddrPort) {
 	for _, r := range distinct(p.port) {
-		if !contains(r, addr) {
+		if !r.Has(addr) {
 			continue
 		}
 		n := len(r.Endpoints)
@@ -65,12 +59,12 @@ func (p portOf) some(addr netip.AddrPort, from int) (list []netip.AddrPort) {
 
 // hasOthers reports whether a route has an endpoint and another one.
 func (p portOf) hasOthers(addr netip.AddrPort) bool {
-	return slices.ContainsFunc(distinct(p.port), func(r *state.Route) bool { return len(r.Endpoints) > 1 && contains(r, addr) })
+	return slices.ContainsFunc(distinct(p.port), func(r *state.Route) bool { return len(r.Endpoints) > 1 && r.Has(addr) })
 }
 
 // share reports whether a route has both of two endpoints.
 func (p portOf) share(a, b netip.AddrPort) bool {
-	return slices.ContainsFunc(distinct(p.port), func(r *state.Route) bool { return contains(r, a) && contains(r, b) })
+	return slices.ContainsFunc(distinct(p.port), func(r *state.Route) bool { return r.Has(a) && r.Has(b) })
 }
 
 // locate returns the ports that eject each of these endpoints, sorted. It goes through all endpoints of such ports once.

@@ -96,7 +96,7 @@ func (c *Controller) Shares(s *state.Service) *state.Service {
 			continue
 		}
 		if shared == s {
-			shared = &state.Service{Name: s.Name, Ports: slices.Clone(s.Ports), HealthCheck: s.HealthCheck}
+			shared = s.WithPorts(slices.Clone(s.Ports))
 		}
 		now := shared.Ports[i].Routes()
 		for j, r := range routes {

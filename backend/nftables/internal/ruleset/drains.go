@@ -21,9 +21,9 @@ const (
 )
 
 const (
-	// MaxDrained is how many such elements a family has at a time, and maxDrainedOf how many of them are of one namespace.
+	// MaxDrained is how many such elements a family has at a time, and MaxDrainedOf how many of them are of one namespace.
 	MaxDrained   = 1 << 14
-	maxDrainedOf = MaxDrained / 4
+	MaxDrainedOf = MaxDrained / 4
 )
 
 // way is how connections reach an endpoint: through a frontend.
@@ -101,10 +101,8 @@ type departure struct {
 
 // drained is a way to an endpoint that takes no more connections this way.
 type drained struct {
-	from state.ServiceName
-	// deadline is until when connections stay, and until is when they are no longer reset.
-	deadline, until time.Time
-	packets         uint64 // that were reset, as far as they are counted
+	reset
+	deadline time.Time // until when connections stay
 }
 
 // drains are the ways on which connections are reset after a deadline.
@@ -115,9 +113,26 @@ type drains struct {
 	state [2]drainState // by family
 }
 
+// drainState counts the ways of a family.
 type drainState struct {
 	count      int
 	namespaces map[string]int // the count of each namespace
+}
+
+// hasRoom reports whether a namespace may have one more way.
+func (s *drainState) hasRoom(namespace string) bool {
+	return s.count < MaxDrained && s.namespaces[namespace] < MaxDrainedOf
+}
+
+// add changes the count of a namespace.
+func (s *drainState) add(namespace string, n int) {
+	if s.namespaces == nil {
+		s.namespaces = map[string]int{}
+	}
+	s.count += n
+	if s.namespaces[namespace] += n; s.namespaces[namespace] == 0 {
+		delete(s.namespaces, namespace)
+	}
 }
 
 func newDrains() drains { return drains{left: ways[departure]{}, held: ways[drained]{}} }
@@ -128,21 +143,12 @@ func (d *drains) hold(w way, v drained) {
 		d.forget(w, was)
 	}
 	d.held.put(w, v)
-	of := &d.state[index(w.family())]
-	if of.namespaces == nil {
-		of.namespaces = map[string]int{}
-	}
-	of.count++
-	of.namespaces[v.from.Namespace]++
+	d.state[index(w.family())].add(v.from.Namespace, 1)
 }
 
 func (d *drains) forget(w way, v drained) {
 	d.held.delete(w)
-	of := &d.state[index(w.family())]
-	of.count--
-	if of.namespaces[v.from.Namespace]--; of.namespaces[v.from.Namespace] == 0 {
-		delete(of.namespaces, v.from.Namespace)
-	}
+	d.state[index(w.family())].add(v.from.Namespace, -1)
 }
 
 // remove forgets a way, if it is held.
@@ -311,12 +317,8 @@ func isRouted(p *state.Port, a netip.AddrPort) bool {
 	if p == nil {
 		return false
 	}
-	for _, r := range p.Routes() {
-		if _, is := slices.BinarySearchFunc(r.Endpoints, state.Endpoint{Addr: a}, state.Endpoint.Compare); is {
-			return true
-		}
-	}
-	return false
+	routes := p.Routes()
+	return slices.ContainsFunc(routes[:], func(r *state.Route) bool { return r.Has(a) })
 }
 
 // frontendsOf yields the addresses and ports of a port's frontends, with NodePorts at all addresses that serve them.
@@ -337,7 +339,8 @@ func frontendsOf(p *state.Port, nodePorts []netip.Addr) iter.Seq[endpointKey] {
 	}
 }
 
-// leadsFrom reports whether a frontend is one of the port's. For a NodePort, the address does not count: the node's addresses change.
+// leadsFrom reports whether a frontend is one of the port's. For a NodePort, the address does not count: the node's addresses change. So a NodePort also
+// takes frontends with its number at other addresses for its own (docs/adr/0046-drain.md).
 func leadsFrom(p *state.Port, frontend endpointKey) bool {
 	a := frontend.addrPort()
 	return slices.ContainsFunc(p.Frontends, func(f state.Frontend) bool {
@@ -350,39 +353,38 @@ func (d *drains) set(p *ResetPlan) {
 	if len(d.left) == 0 {
 		return
 	}
-	counts, namespaces := [2]int{d.state[0].count, d.state[1].count}, [2]map[string]int{}
+	after := d.state
+	for i := range after {
+		after[i].namespaces = maps.Clone(after[i].namespaces)
+	}
 	for _, w := range d.left.sorted() {
 		from := d.left[w.endpoint][w.frontend]
-		i := index(w.family())
-		if namespaces[i] == nil {
-			namespaces[i] = maps.Clone(d.state[i].namespaces)
-			if namespaces[i] == nil {
-				namespaces[i] = map[string]int{}
-			}
-		}
-		if counts[i] >= MaxDrained || namespaces[i][from.from.Namespace] >= maxDrainedOf {
-			p.r.Dropped++
+		of := &after[index(w.family())]
+		if !of.hasRoom(from.from.Namespace) {
+			p.r.Dropped.Deadlines++
 			continue
 		}
-		counts[i]++
-		namespaces[i][from.from.Namespace]++
+		of.add(from.from.Namespace, 1)
 		deadline := p.now.Add(time.Duration(from.seconds) * time.Second)
-		p.addDrained = append(p.addDrained, drainedElement{w, drained{from: from.from, deadline: deadline, until: deadline.Add(GoneTimeout)}})
+		p.addDrained = append(p.addDrained, drainedElement{w, drained{reset{from: from.from, until: deadline.Add(GoneTimeout)}, deadline}})
 	}
 	clear(d.left)
 }
 
-// inherit takes over the ways that an earlier process has left, with their deadlines. It reports whether there are any.
-func (d *drains) inherit(in *Found, now time.Time) (any bool) {
-	draining := waysIn(in.Family, in.Elems[SetDraining])
-	for w, e := range waysIn(in.Family, in.Elems[SetDrained]).all() {
-		if d.state[index(in.Family)].count == MaxDrained {
-			break
+// inherit takes over the ways that an earlier process has left, with their deadlines, as far as there is room. It reports whether there are any.
+func (d *drains) inherit(p *ResetPlan, in *Found) (any bool) {
+	drain, draining := waysIn(in.Family, in.Elems[SetDrained]), waysIn(in.Family, in.Elems[SetDraining])
+	for _, w := range drain.sorted() {
+		e := drain[w.endpoint][w.frontend]
+		from := parseName(e.Comment)
+		if !d.held.has(w) && !d.state[index(in.Family)].hasRoom(from.Namespace) {
+			p.r.Dropped.Deadlines++
+			continue
 		}
 		any = true
 		d.hold(w, drained{
-			from: parseName(e.Comment), deadline: now.Add(time.Duration(draining[w.endpoint][w.frontend].Expires) * time.Millisecond),
-			until: now.Add(time.Duration(e.Expires) * time.Millisecond), packets: e.Packets,
+			reset:    reset{from, p.now.Add(time.Duration(e.Expires) * time.Millisecond), e.Packets},
+			deadline: p.now.Add(time.Duration(draining[w.endpoint][w.frontend].Expires) * time.Millisecond),
 		})
 	}
 	return any
@@ -430,20 +432,15 @@ type drainedElement struct {
 // writeDrained puts the elements of a family into a batch. exists is set if the table was there before.
 func (p *ResetPlan) writeDrained(b *nft.Batch, f state.Family, exists bool) {
 	t := resetTable(f)
-	remove := func(set string, w way) {
-		// The element may have timed out. Adding it first keeps the deletion from failing.
-		b.AddElem(t, set, nft.Elem{Key: w.key()})
-		b.DeleteElem(t, set, nft.Elem{Key: w.key()})
-	}
 	for _, w := range p.delDrained {
 		if exists && w.family() == f {
-			remove(SetDrained, w)
-			remove(SetDraining, w)
+			deleteElem(b, t, SetDrained, w.key())
+			deleteElem(b, t, SetDraining, w.key())
 		}
 	}
 	for _, w := range p.delDraining {
 		if exists && w.family() == f {
-			remove(SetDraining, w)
+			deleteElem(b, t, SetDraining, w.key())
 		}
 	}
 	for _, e := range p.addDrained {
@@ -459,11 +456,8 @@ func (p *ResetPlan) writeDrained(b *nft.Batch, f state.Family, exists bool) {
 }
 
 // Deadlines looks up until when connections stay that reach endpoints through a frontend. A deadline that has passed counts as now. Endpoints
-// without a deadline are left out. All are of the frontend's family.
+// without a deadline are left out. There is at least one, and all are of the frontend's family.
 func Deadlines(frontend netip.AddrPort, endpoints []netip.AddrPort, now time.Time, find FindElems) (map[netip.AddrPort]time.Time, error) {
-	if len(endpoints) == 0 {
-		return nil, nil
-	}
 	var keys []byte
 	for _, e := range endpoints {
 		keys = append(keys, way{endpointKeyOf(e), endpointKeyOf(frontend)}.key()...)

@@ -220,22 +220,50 @@ func TestDeadlineBudgets(t *testing.T) {
 	}
 	for n := range 6 {
 		namespace := fmt.Sprint("ns", n)
-		count := maxDrainedOf
+		count := MaxDrainedOf
 		if n == 0 {
 			count += 3
 		}
 		r.apply(show(namespace, n, count))
 		r.apply(show(namespace, n, 0))
-		held, dropped := min((n+1)*maxDrainedOf, MaxDrained), 3+max(0, (n-3)*maxDrainedOf)
-		if got := r.resets.drains.state[0].count; got != held || r.resets.Dropped != dropped {
-			t.Errorf("namespace %d: %d deadlines, %d dropped, want %d and %d", n, got, r.resets.Dropped, held, dropped)
+		held, dropped := min((n+1)*MaxDrainedOf, MaxDrained), 3+max(0, (n-3)*MaxDrainedOf)
+		if got := r.resets.drains.state[0].count; got != held || r.resets.Dropped.Deadlines != dropped {
+			t.Errorf("namespace %d: %d deadlines, %d dropped, want %d and %d", n, got, r.resets.Dropped.Deadlines, held, dropped)
 		}
 	}
-	r.apply(show("ns1", 1, maxDrainedOf))
+	r.apply(show("ns1", 1, MaxDrainedOf))
 	r.apply(show("ns4", 4, 1))
 	r.apply(show("ns4", 4, 0))
 	if got := r.resets.drains.state[0].namespaces; got["ns1"] != 0 || got["ns4"] != 1 {
 		t.Errorf("what is back makes no room: %v", got)
+	}
+}
+
+// TestInheritedDeadlineBudgets: a restart keeps the deadlines that are in the kernel, but a namespace has no more than its part of them.
+func TestInheritedDeadlineBudgets(t *testing.T) {
+	r := newDrainer()
+	in := Found{Family: state.IPv4, Elems: map[string][]nft.Elem{}}
+	const surplus, few = 3, 2
+	for i := range MaxDrainedOf + surplus + few {
+		namespace := "many"
+		if i < few {
+			namespace = "few"
+		}
+		w := way{endpointKeyOf(netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 80)), endpointKeyOf(netip.MustParseAddrPort("10.96.0.1:80"))}
+		in.Elems[SetDrained] = append(in.Elems[SetDrained], nft.Elem{Key: w.key(), Expires: millis(time.Hour), Comment: namespace + "/s"})
+		in.Elems[SetDraining] = append(in.Elems[SetDraining], nft.Elem{Key: w.key(), Expires: millis(time.Minute)})
+	}
+	for range 2 { // what is held already takes no more room
+		p := r.resets.Compare(&Serving{r: r.resets}, []Found{in}, true, r.now)
+		if len(p.delDrained) != surplus {
+			t.Errorf("%d deadlines are deleted, want %d", len(p.delDrained), surplus)
+		}
+	}
+	if s := r.resets.drains.state[0]; !maps.Equal(s.namespaces, map[string]int{"many": MaxDrainedOf, "few": few}) || s.count != MaxDrainedOf+few {
+		t.Errorf("deadlines of namespaces: %v, %d in all", s.namespaces, s.count)
+	}
+	if got := r.resets.Dropped.Deadlines; got != 2*surplus {
+		t.Errorf("%d deadlines are counted as dropped, want %d", got, 2*surplus)
 	}
 }
 

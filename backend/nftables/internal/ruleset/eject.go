@@ -74,7 +74,7 @@ func (e *Ejected) Without(s *state.Service) *state.Service {
 			continue
 		}
 		if left == s {
-			left = &state.Service{Name: s.Name, Ports: slices.Clone(s.Ports), HealthCheck: s.HealthCheck}
+			left = s.WithPorts(slices.Clone(s.Ports))
 		}
 		left.Ports[i] = p
 	}
@@ -127,7 +127,7 @@ func (p *Plan) Left() (list []netip.AddrPort) {
 			had, has := was.record.Ports[before].Routes(), a.record.Ports[i].Routes()
 			for j, r := range a.asked.Ports[i].Routes() {
 				for _, e := range r.Endpoints {
-					if !hasEndpoint(has[j], e) && hasEndpoint(had[j], e) {
+					if !has[j].Has(e.Addr) && had[j].Has(e.Addr) {
 						list = append(list, e.Addr)
 					}
 				}
@@ -136,11 +136,6 @@ func (p *Plan) Left() (list []netip.AddrPort) {
 	}
 	slices.SortFunc(list, netip.AddrPort.Compare)
 	return slices.Compact(list)
-}
-
-func hasEndpoint(r *state.Route, e state.Endpoint) bool {
-	_, has := slices.BinarySearchFunc(r.Endpoints, e, state.Endpoint.Compare)
-	return has
 }
 
 // eject plans the services that are not in the update, and whose ejected endpoints are others than before.

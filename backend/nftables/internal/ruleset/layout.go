@@ -120,6 +120,9 @@ const (
 	rangeIPs // global: addresses of ranges
 )
 
+// isByLength reports whether there is one such set for each length of prefixes or blocks. The rules for a new length are committed first: [Plan.WriteAhead].
+func (k kind) isByLength() bool { return k == allowed || k == pingAllowed || k == blocks }
+
 // countKinds are the kinds of sets whose elements count.
 var countKinds = [...]kind{counts, rejectCounts, dropCounts}
 
@@ -282,6 +285,12 @@ type shape struct {
 // lengths is a set of prefix lengths, 0 to 128.
 type lengths [129]bool
 
+func (l *lengths) needs(n uint32) (isNew bool) {
+	isNew = !l[n]
+	l[n] = true
+	return isNew
+}
+
 // of returns the prefix lengths of a family.
 func (s *shape) of(f state.Family) *lengths {
 	if f == state.IPv6 {
@@ -300,28 +309,38 @@ func (s *shape) equal(o *shape) bool {
 		s.ping == o.ping && s.loopback == o.loopback && slices.Equal(s.timeouts, o.timeouts)
 }
 
-// needs makes sure that the shape has room for a set of a family.
-func (s *shape) needs(f state.Family, id setID) {
+// needs makes sure that the shape has room for a set of a family. It reports whether the shape had none before.
+func (s *shape) needs(f state.Family, id setID) (isNew bool) {
 	switch id.kind {
 	case endpoints:
-		c := &s.class[id.space][id.view]
-		*c = max(*c, id.arg)
+		return grow(&s.class[id.space][id.view], id.arg)
 	case shares:
-		c := &s.share[id.space][id.view]
-		*c = max(*c, id.arg)
+		return grow(&s.share[id.space][id.view], id.arg)
 	case hashClients, hashConnections, hashRefuses:
-		s.hash[id.space][id.view] |= hashRule(id)
+		rules := &s.hash[id.space][id.view]
+		isNew = *rules&hashRule(id) == 0
+		*rules |= hashRule(id)
 	case allowed:
-		s.of(f)[id.arg] = true
+		return s.of(f).needs(id.arg)
 	case pingIPs, pingAllowed, pingDropIPs:
-		s.ping[index(f)].needs(id)
+		return s.ping[index(f)].needs(id)
 	case blocks:
+		isNew = !s.blocks.has(id.arg)
 		s.blocks |= 1 << id.arg
 	case stickyFor:
-		if i, found := slices.BinarySearch(s.timeouts, id.arg); !found {
+		i, found := slices.BinarySearch(s.timeouts, id.arg)
+		if isNew = !found; isNew {
 			s.timeouts = slices.Insert(s.timeouts, i, id.arg)
 		}
 	}
+	return isNew
+}
+
+// grow makes sure that a class is the largest one in use.
+func grow(largest *uint32, class uint32) (isNew bool) {
+	isNew = class > *largest
+	*largest = max(*largest, class)
+	return isNew
 }
 
 // maxExactTimeouts is how many different affinity timeouts are kept as they are: each takes rules that all connections with

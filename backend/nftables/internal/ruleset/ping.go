@@ -1,7 +1,6 @@
 package ruleset
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -22,11 +21,13 @@ type pingShape struct {
 	lengths lengths
 }
 
-func (s *pingShape) needs(id setID) {
+func (s *pingShape) needs(id setID) (isNew bool) {
+	isNew = !s.used
 	s.used = true
 	if id.kind == pingAllowed {
-		s.lengths[id.arg] = true
+		isNew = s.lengths.needs(id.arg)
 	}
+	return isNew
 }
 
 func (s *pingShape) merge(o *pingShape) {
@@ -183,10 +184,7 @@ func (r *renderer) ping(p *state.Port, f *state.Frontend) {
 
 // forwards reports whether a frontend forwards connections of clients inside, and of those outside.
 func forwards(p *state.Port, f *state.Frontend) (inside, outside bool) {
-	t := &p.Internal
-	if trafficOf(f) != 0 {
-		t = &p.External
-	}
+	t := p.Traffic(f.Kind)
 	return t.Inside.Verdict == state.Forward, t.Outside.Verdict == state.Forward
 }
 
@@ -230,34 +228,6 @@ func (p *Plan) countPings(keys []elementKey, n int32) (first, again []elementKey
 		}
 	}
 	return first, again
-}
-
-// changePings plans the elements about echo requests that are needed, and no longer needed.
-func (p *Plan) changePings() {
-	for _, k := range slices.SortedFunc(maps.Keys(p.pings), elementKey.compare) { // the same change makes the same batch
-		before := p.m.pings[k]
-		switch after := before + p.pings[k]; {
-		case before == 0 && after > 0:
-			p.add(k.element())
-		case before > 0 && after == 0:
-			p.del(k.element())
-		}
-	}
-}
-
-// commitPings notes that the plan was carried out.
-func (p *Plan) commitPings() {
-	for k, d := range p.pings {
-		n := p.m.pings[k] + d
-		if n == 0 {
-			delete(p.m.pings, k)
-			continue
-		}
-		if p.m.pings == nil {
-			p.m.pings = map[elementKey]int32{}
-		}
-		p.m.pings[k] = n
-	}
 }
 
 // preservePings keeps the elements about echo requests of the addresses of services that are preserved.

@@ -40,20 +40,6 @@ type Plan struct {
 	index    map[elementKey]int
 }
 
-// tablePlan is what changes in a table apart from elements.
-type tablePlan struct {
-	table nft.Table
-	// isNew is set if the kernel has no such table, or one that no packet meets.
-	isNew bool
-	// replace first deletes the found content of the table, except for the sets in keeps. If keeps is empty, it deletes the table itself.
-	replace *nft.Skeleton
-	keeps   []string
-	sets    []nft.Set
-	chains  []nft.Chain // new, or to be filled again
-	// flush are the chains among them that have rules to be deleted.
-	flush []string
-}
-
 type tableSet struct {
 	family state.Family
 	set    setID
@@ -140,9 +126,8 @@ func (p *Plan) set(f state.Family, id setID) *setPlan {
 		s = &setPlan{tableSet: ts, del: elements{layout: l}, add: elements{layout: l}}
 		p.sets[ts] = s
 		p.order = append(p.order, s)
-		p.lengthens = p.lengthens || id.kind == allowed && !p.shape.of(f)[id.arg] || id.kind == blocks && !p.shape.blocks.has(id.arg) ||
-			id.kind == pingAllowed && !p.shape.ping[index(f)].lengths[id.arg]
-		p.shape.needs(f, id)
+		isNew := p.shape.needs(f, id)
+		p.lengthens = p.lengthens || isNew && id.kind.isByLength()
 	}
 	return s
 }
@@ -295,16 +280,8 @@ func (p *Plan) diffList(l *allowedList, from, to []netip.Prefix) {
 
 // finalize plans the elements that depend on the whole of the update.
 func (p *Plan) finalize(nodePorts []netip.Addr) {
-	for _, k := range slices.SortedFunc(maps.Keys(p.refs), sharedKey.compare) { // the same change makes the same batch
-		before := p.m.refs[k]
-		switch after := before + p.refs[k]; {
-		case before == 0 && after > 0:
-			p.add(k.element())
-		case before > 0 && after == 0:
-			p.del(k.element())
-		}
-	}
-	p.changePings()
+	changeUsers(p, p.m.refs, p.refs, sharedKey.compare)
+	changeUsers(p, p.m.pings, p.pings, elementKey.compare)
 	if SameMemory(nodePorts, p.m.nodePorts) {
 		return // as nearly always; a node may have many addresses
 	}
@@ -520,50 +497,6 @@ func (p *Plan) Write(b *nft.Batch) {
 	}
 }
 
-func (t *tablePlan) write(b *nft.Batch, flags nft.TableFlags) {
-	t.writeSets(b, flags)
-	t.writeChains(b, func(nft.Chain) bool { return true })
-}
-
-// isCalled reports whether a chain is called by others, not by a hook.
-func isCalled(c nft.Chain) bool { return c.Hook == nil }
-
-// writeChains puts some of the chains into a batch, with their rules.
-func (t *tablePlan) writeChains(b *nft.Batch, which func(nft.Chain) bool) {
-	for j := range t.chains {
-		if which(t.chains[j]) {
-			b.AddChain(t.table, &t.chains[j])
-		}
-	}
-	for _, name := range t.flush {
-		b.FlushChain(t.table, name)
-	}
-	for j := range t.chains {
-		if !which(t.chains[j]) {
-			continue
-		}
-		for _, r := range t.chains[j].Rules {
-			b.AddRule(t.table, t.chains[j].Name, r)
-		}
-	}
-}
-
-// writeSets puts into a batch what comes before the chains.
-func (t *tablePlan) writeSets(b *nft.Batch, flags nft.TableFlags) {
-	switch {
-	case t.replace == nil:
-	case len(t.keeps) > 0:
-		b.Strip(t.table, t.replace, t.keeps)
-	default:
-		b.AddTableAs(t.table, t.replace.Flags()) // it may be gone by now
-		b.DeleteTable(t.table)
-	}
-	b.AddTableAs(t.table, flags)
-	for j := range t.sets {
-		b.AddSet(t.table, &t.sets[j])
-	}
-}
-
 // size returns about how many bytes of a batch the elements take.
 func (s *setPlan) size() int {
 	return (s.del.n + s.add.n) * (s.add.layout.size() + nft.ElemOverhead)
@@ -624,14 +557,8 @@ func (p *Plan) Commit() *Mirror {
 			p.m.services[name] = a
 		}
 	}
-	for k, d := range p.refs {
-		if n := p.m.refs[k] + d; n == 0 {
-			delete(p.m.refs, k)
-		} else {
-			p.m.refs[k] = n
-		}
-	}
-	p.commitPings()
+	commitUsers(&p.m.refs, p.refs)
+	commitUsers(&p.m.pings, p.pings)
 	for n, taken := range p.numbers {
 		if taken {
 			p.m.numbers[n] = struct{}{}

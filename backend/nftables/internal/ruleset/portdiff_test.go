@@ -163,7 +163,10 @@ func TestChangesAddUp(t *testing.T) {
 				}
 			}
 			m = p.Commit()
-			want := map[elementKey][maxData]byte{}
+			if step%5 != 4 { // what is wrong stays, or is found when a later step deletes or adds it
+				continue
+			}
+			want := make(map[elementKey][maxData]byte, len(held))
 			r := renderer{settings: settings, shape: &m.shape}
 			for _, a := range m.services {
 				r.whole(&a)

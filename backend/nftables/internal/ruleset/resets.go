@@ -52,19 +52,36 @@ type Resets struct {
 	serving serving
 	// left are endpoints that have left a service, from that which they left last. They are gone if they do not serve another.
 	left  map[endpointKey]state.ServiceName
-	gone  map[endpointKey]goneEndpoint
+	gone  map[endpointKey]reset
 	state [2]resetState // by family
 	// drains are the endpoints with a deadline.
 	drains drains
-	// Dropped counts endpoints that were not reset because there were too many.
-	Dropped int
+	// Dropped counts what had no room.
+	Dropped Dropped
 }
 
-// goneEndpoint is an endpoint that is gone, and connections to which are reset.
-type goneEndpoint struct {
-	from    state.ServiceName
-	until   time.Time
-	packets uint64 // that were reset, as far as they are counted
+// Dropped is how many endpoints, and how many endpoints with a deadline, had no room: MaxGone, MaxDrained and MaxDrainedOf. The latter count once for
+// each frontend.
+type Dropped struct{ Gone, Deadlines int }
+
+// reset is about an element of SetGone or SetDrained, whose connections are reset.
+type reset struct {
+	from    state.ServiceName // the service that the endpoint left
+	until   time.Time         // when connections are no longer reset
+	packets uint64            // that were reset, as far as they are counted
+}
+
+// isOver reports whether connections are no longer reset.
+func (r *reset) isOver(now time.Time) bool { return !r.until.After(now) }
+
+// count takes down what an element has counted, and reports whether that is more than before. It calls fn with the increase.
+func (r *reset) count(e nft.Elem, fn func(state.ServiceName, uint64)) (more bool) {
+	if e.Packets <= r.packets {
+		return false
+	}
+	fn(r.from, e.Packets-r.packets)
+	r.packets = e.Packets
+	return true
 }
 
 // resetState is about the table of one family.
@@ -84,7 +101,7 @@ type resetRules struct {
 // NewResets returns one that resets nothing, and knows nothing of the kernel yet. Tables get the flags.
 func NewResets(flags nft.TableFlags) *Resets {
 	return &Resets{
-		flags: flags, serving: serving{}, left: map[endpointKey]state.ServiceName{}, gone: map[endpointKey]goneEndpoint{}, drains: newDrains(),
+		flags: flags, serving: serving{}, left: map[endpointKey]state.ServiceName{}, gone: map[endpointKey]reset{}, drains: newDrains(),
 	}
 }
 
@@ -222,7 +239,7 @@ type ResetPlan struct {
 
 type goneElement struct {
 	endpointKey
-	goneEndpoint
+	reset
 }
 
 func (r *Resets) plan(now time.Time) *ResetPlan {
@@ -239,12 +256,12 @@ func (r *Resets) Clear(s *Serving, now time.Time) *ResetPlan {
 // Expire forgets what has timed out, and plans that tables go in which nothing is left.
 func (r *Resets) Expire(now time.Time) *ResetPlan {
 	for k, g := range r.gone {
-		if !g.until.After(now) {
+		if g.isOver(now) {
 			r.forget(k)
 		}
 	}
 	for w, v := range r.drains.held.all() {
-		if !v.until.After(now) {
+		if v.isOver(now) {
 			r.drains.forget(w, v)
 		}
 	}
@@ -274,11 +291,11 @@ func (r *Resets) Lost(now time.Time) (p *ResetPlan, gone []netip.AddrPort) {
 		gone = append(gone, k.addrPort())
 		i := index(k.family())
 		if room[i] == 0 {
-			r.Dropped++
+			r.Dropped.Gone++
 			continue
 		}
 		room[i]--
-		p.add = append(p.add, goneElement{k, goneEndpoint{from: r.left[k], until: now.Add(GoneTimeout)}})
+		p.add = append(p.add, goneElement{k, reset{from: r.left[k], until: now.Add(GoneTimeout)}})
 	}
 	clear(r.left)
 	return p, gone
@@ -338,7 +355,7 @@ func (r *Resets) compareTable(p *ResetPlan, s *Serving, in *Found, inherited boo
 			continue
 		}
 		if inherited && r.rules.gone && s.count(k) == 0 && of.gone < MaxGone {
-			r.gone[k] = goneEndpoint{parseName(e.Comment), p.now.Add(time.Duration(e.Expires) * time.Millisecond), e.Packets}
+			r.gone[k] = reset{parseName(e.Comment), p.now.Add(time.Duration(e.Expires) * time.Millisecond), e.Packets}
 			of.gone++
 		}
 		if _, known := r.gone[k]; known {
@@ -347,7 +364,7 @@ func (r *Resets) compareTable(p *ResetPlan, s *Serving, in *Found, inherited boo
 			p.del = append(p.del, k)
 		}
 	}
-	if inherited && r.drains.inherit(in, p.now) {
+	if inherited && r.drains.inherit(p, in) {
 		r.rules.drains = true
 	}
 	isThere := r.drains.compare(p, in)
@@ -356,7 +373,7 @@ func (r *Resets) compareTable(p *ResetPlan, s *Serving, in *Found, inherited boo
 			s.drains.back.put(w, true)
 		}
 	}
-	if in.Skeleton == nil || !r.resetsAre(in.Family, in.Skeleton) {
+	if t := resetPlan(in.Family, r.rules); in.Skeleton == nil || !t.isIn(in.Skeleton, r.flags) {
 		p.replaced[i] = in.Skeleton
 		clear(there)
 		isThere = func(way, drained) bool { return false }
@@ -439,32 +456,29 @@ func (p *ResetPlan) left(i int) int {
 // Write puts the plan into a batch.
 func (p *ResetPlan) Write(b *nft.Batch) {
 	for i, f := range families {
-		t, exists := resetTable(f), p.found[i]
-		if exists && (p.replaced[i] != nil || p.left(i) == 0) {
+		t, exists := resetPlan(f, p.r.rules), p.found[i]
+		switch replaced := p.replaced[i]; {
+		case p.left(i) == 0:
 			flags := p.r.flags
-			if sk := p.replaced[i]; sk != nil {
-				flags = sk.Flags()
+			if replaced != nil {
+				flags = replaced.Flags()
 			}
-			b.AddTableAs(t, flags) // it may be gone by now
-			b.DeleteTable(t)
-			exists = false
-		}
-		if p.left(i) == 0 {
+			if exists {
+				DeleteTable(b, t.table, flags)
+			}
 			continue
-		}
-		if !exists {
-			p.writeTable(b, f)
+		case !exists || replaced != nil:
+			t.replace, exists = replaced, false
+			t.write(b, p.r.flags)
 		}
 		for _, k := range p.del {
 			if k.family() == f && exists {
-				// The element may have timed out. Adding it first keeps the deletion from failing.
-				b.AddElem(t, SetGone, nft.Elem{Key: k.key()})
-				b.DeleteElem(t, SetGone, nft.Elem{Key: k.key()})
+				deleteElem(b, t.table, SetGone, k.key())
 			}
 		}
 		for _, e := range p.add {
 			if e.family() == f {
-				b.AddElem(t, SetGone, nft.Elem{
+				b.AddElem(t.table, SetGone, nft.Elem{
 					Key: e.key(), Timeout: millis(GoneTimeout), Expires: millis(min(e.until.Sub(p.now), GoneTimeout)), Comment: e.from.String(),
 				})
 			}
@@ -475,21 +489,13 @@ func (p *ResetPlan) Write(b *nft.Batch) {
 	}
 }
 
-func millis(d time.Duration) uint64 { return uint64(max(d/time.Millisecond, 1)) }
-
-func (p *ResetPlan) writeTable(b *nft.Batch, f state.Family) {
-	t := resetTable(f)
-	b.AddTableAs(t, p.r.flags)
-	for _, s := range resetSets(f, p.r.rules) {
-		b.AddSet(t, &s)
-	}
-	for _, c := range resetChains(f, p.r.rules) {
-		b.AddChain(t, &c)
-		for _, r := range c.Rules {
-			b.AddRule(t, c.Name, r)
-		}
-	}
+// deleteElem puts the deletion of an element into a batch. The element may have timed out. Adding it first keeps the deletion from failing.
+func deleteElem(b *nft.Batch, t nft.Table, set string, key []byte) {
+	b.AddElem(t, set, nft.Elem{Key: key})
+	b.DeleteElem(t, set, nft.Elem{Key: key})
 }
+
+func millis(d time.Duration) uint64 { return uint64(max(d/time.Millisecond, 1)) }
 
 // Commit notes that the plan was carried out.
 func (p *ResetPlan) Commit() {
@@ -509,7 +515,7 @@ func (p *ResetPlan) Commit() {
 			r.of(e.family()).gone++
 		}
 		e.packets = 0
-		r.gone[e.endpointKey] = e.goneEndpoint
+		r.gone[e.endpointKey] = e.reset
 	}
 	for _, w := range p.delDrained {
 		r.drains.remove(w)
@@ -546,26 +552,25 @@ func (r *Resets) Count(f state.Family, set string, elems []nft.Elem, fn func(sta
 	for _, e := range elems {
 		if set == SetDrained {
 			w, ok := wayOf(f, e.Key)
-			if v, is := r.drains.held[w.endpoint][w.frontend]; ok && is && e.Packets > v.packets {
-				fn(v.from, e.Packets-v.packets)
-				v.packets = e.Packets
+			if v, is := r.drains.held[w.endpoint][w.frontend]; ok && is && v.count(e, fn) {
 				r.drains.held.put(w, v)
 			}
 			continue
 		}
 		k, ok := endpointOf(f, e.Key)
-		g, is := r.gone[k]
-		if !ok || !is || e.Packets <= g.packets {
-			continue
+		if g, is := r.gone[k]; ok && is && g.count(e, fn) {
+			r.gone[k] = g
 		}
-		fn(g.from, e.Packets-g.packets)
-		g.packets = e.Packets
-		r.gone[k] = g
 	}
 }
 
 // CountedSets are the names of the sets of endpoints that count.
 func CountedSets() []string { return []string{SetGone, SetDrained} }
+
+// resetPlan returns the table of resets of a family.
+func resetPlan(f state.Family, rules resetRules) tablePlan {
+	return tablePlan{table: resetTable(f), sets: resetSets(f, rules), chains: resetChains(f, rules)}
+}
 
 func resetSets(f state.Family, rules resetRules) (sets []nft.Set) {
 	endpoint := []nft.Type{addrType(f), nft.TypePort}
@@ -607,13 +612,4 @@ func resetChains(f state.Family, rules resetRules) []nft.Chain {
 		chains = append(chains, nft.Chain{Name: name, Hook: hook, Rules: list})
 	}
 	return chains
-}
-
-// resetsAre reports whether a table of resets is as this version makes it.
-func (r *Resets) resetsAre(f state.Family, sk *nft.Skeleton) bool {
-	t, sets, chains := resetTable(f), resetSets(f, r.rules), resetChains(f, r.rules)
-	return sk.Fits(t, r.flags, sets, chains) && !slices.ContainsFunc(chains, func(c nft.Chain) bool {
-		_, same := sk.HasChain(t, &c)
-		return !same
-	})
 }

@@ -201,13 +201,13 @@ func TestResetBudgets(t *testing.T) {
 	p.Lingering = many // more than a route may have
 	r.apply(delta(serviceOf("a", p)))
 	gone := r.apply(delta(serviceOf("a")))
-	if len(r.resets.gone) != MaxGone || r.resets.Dropped != 3 || len(gone) != len(many) {
-		t.Errorf("%d endpoints are reset, %d are not, %d are gone", len(r.resets.gone), r.resets.Dropped, len(gone))
+	if len(r.resets.gone) != MaxGone || r.resets.Dropped.Gone != 3 || len(gone) != len(many) {
+		t.Errorf("%d endpoints are reset, %d are not, %d are gone", len(r.resets.gone), r.resets.Dropped.Gone, len(gone))
 	}
 	r.apply(delta(serviceOf("a", tcpPort(1, many[:1], nil))))
 	r.apply(delta(serviceOf("a")))
-	if len(r.resets.gone) != MaxGone || r.resets.Dropped != 3 {
-		t.Errorf("after one was back: %d endpoints are reset, %d are not", len(r.resets.gone), r.resets.Dropped)
+	if len(r.resets.gone) != MaxGone || r.resets.Dropped.Gone != 3 {
+		t.Errorf("after one was back: %d endpoints are reset, %d are not", len(r.resets.gone), r.resets.Dropped.Gone)
 	}
 }
 

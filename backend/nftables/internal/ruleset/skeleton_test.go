@@ -7,7 +7,6 @@ import (
 	"flag"
 	"net/netip"
 	"os"
-	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
-	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
@@ -109,9 +107,8 @@ func TestGoldenResets(t *testing.T) {
 	for file, rules := range map[string]resetRules{goldenResets: {gone: true}, goldenDrains: {gone: true, drains: true}} {
 		checkGolden(t, file, func(b *nft.Batch) {
 			for _, f := range families {
-				r := NewResets(0)
-				r.rules = rules
-				r.plan(noon).writeTable(b, f)
+				t := resetPlan(f, rules)
+				t.write(b, 0)
 			}
 		})
 	}
@@ -130,7 +127,7 @@ func TestGoldenSuspects(t *testing.T) {
 func checkGolden(t *testing.T, file string, fill func(*nft.Batch)) {
 	t.Helper()
 	ns := netnstest.New(t)
-	version := "# listed by " + strings.Fields(nftCommand(t, ns, "--version"))[1] + "\n"
+	version := "# listed by " + strings.Fields(netnstest.NFT(t, ns, "--version"))[1] + "\n"
 	want, err := os.ReadFile(file)
 	if err != nil && !*update {
 		t.Fatal(err)
@@ -150,7 +147,7 @@ func checkGolden(t *testing.T, file string, fill func(*nft.Batch)) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	got := version + nftCommand(t, ns, "list", "ruleset")
+	got := version + netnstest.NFT(t, ns, "list", "ruleset")
 	if *update {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
@@ -159,23 +156,6 @@ func checkGolden(t *testing.T, file string, fill func(*nft.Batch)) {
 	if diff := cmp.Diff(string(want), got); diff != "" && !*update {
 		t.Errorf("the rules are not what they were, see it with -update (-want +got):\n%s", diff)
 	}
-}
-
-// nftCommand runs the nft tool in ns. The test is skipped if there is none.
-func nftCommand(t *testing.T, ns *netns.NS, args ...string) (out string) {
-	t.Helper()
-	path, err := exec.LookPath("nft")
-	if err != nil {
-		t.Skip("the nft tool is not installed")
-	}
-	if err := ns.Do(func() error {
-		text, err := exec.Command(path, args...).Output()
-		out = string(text)
-		return err
-	}); err != nil {
-		t.Fatalf("nft %s: %v", strings.Join(args, " "), err)
-	}
-	return out
 }
 
 // TestRulesShowTheirSyntax compares the comments in skeleton.go, relay.go, hash.go, ranges.go, ping.go, resets.go and suspects.go that begin with "nft:" with the rules of family ip in the

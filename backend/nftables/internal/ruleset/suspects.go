@@ -54,43 +54,22 @@ func DeleteSuspects(b *nft.Batch, f state.Family, endpoints ...netip.AddrPort) {
 }
 
 // SuspectsAre reports whether a table of suspects is as this version makes it.
-func SuspectsAre(f state.Family, sk *nft.Skeleton, flags nft.TableFlags) bool {
-	t, chains := suspectTable(f), suspectChains(f)
-	if !sk.Fits(t, flags, suspectSets(f), chains) || !sk.HasSet(t, &suspectSets(f)[0]) {
-		return false
-	}
-	for i := range chains {
-		if _, same := sk.HasChain(t, &chains[i]); !same {
-			return false
-		}
-	}
-	return true
+func SuspectsAre(f state.Family, found *nft.Skeleton, flags nft.TableFlags) bool {
+	t := suspectPlan(f)
+	return t.isIn(found, flags)
 }
 
 // AddSuspects puts a table of suspects into a batch. It replaces the table that was found, unless that is nil.
 func AddSuspects(b *nft.Batch, f state.Family, found *nft.Skeleton, flags nft.TableFlags) {
-	t := suspectTable(f)
-	if found != nil {
-		b.AddTableAs(t, found.Flags()) // it may be gone by now
-		b.DeleteTable(t)
-	}
-	b.AddTableAs(t, flags)
-	for _, s := range suspectSets(f) {
-		b.AddSet(t, &s)
-	}
-	chains := suspectChains(f)
-	for i := range chains {
-		b.AddChain(t, &chains[i])
-	}
-	for i := range chains {
-		for _, r := range chains[i].Rules {
-			b.AddRule(t, chains[i].Name, r)
-		}
-	}
+	t := suspectPlan(f)
+	t.replace = found
+	t.write(b, flags)
 }
 
-func suspectSets(f state.Family) []nft.Set {
-	return []nft.Set{{Name: setSuspects, Key: []nft.Type{addrType(f), nft.TypePort}, Dynamic: true, MaxSize: MaxSuspects}}
+// suspectPlan returns the table of suspects of a family.
+func suspectPlan(f state.Family) tablePlan {
+	suspects := nft.Set{Name: setSuspects, Key: []nft.Type{addrType(f), nft.TypePort}, Dynamic: true, MaxSize: MaxSuspects}
+	return tablePlan{table: suspectTable(f), sets: []nft.Set{suspects}, chains: suspectChains(f)}
 }
 
 // The flags of TCP.

@@ -29,11 +29,6 @@ func (p *Port) Hash(route int) []int16 {
 	return t.slots
 }
 
-// numbered returns the routes of a port by their numbers.
-func numbered(p *state.Port) [Routes]*state.Route {
-	return [...]*state.Route{&p.External.Inside, &p.External.Outside, &p.Internal.Inside, &p.Internal.Outside}
-}
-
 // sameTable reports whether two routes have the same table, because they have the same memory.
 func sameTable(a, b *state.Route) bool {
 	return a.Refused == b.Refused && len(a.Endpoints) == len(b.Endpoints) && len(a.Endpoints) > 0 && &a.Endpoints[0] == &b.Endpoints[0]
@@ -43,7 +38,7 @@ func sameTable(a, b *state.Route) bool {
 func slotsOf(s *state.Service) (n int, crowded bool) {
 	for i := range s.Ports {
 		p := &s.Ports[i]
-		routes := numbered(p)
+		routes := p.Routes()
 		for j, r := range routes {
 			crowded = crowded || consistent.Crowded(p, r)
 			if consistent.Serves(p, r) && !slices.ContainsFunc(routes[:j], func(o *state.Route) bool { return sameTable(o, r) }) {
@@ -56,14 +51,14 @@ func slotsOf(s *state.Service) (n int, crowded bool) {
 
 // setTables gives a port its tables. Routes that are as they were in the previous version of the port, which may be nil, keep theirs.
 func (p *Port) setTables(previous *Port) {
-	routes := numbered(p.Port)
+	routes := p.Routes()
 	for i, r := range routes {
 		if !consistent.Serves(p.Port, r) {
 			continue
 		}
 		p.tables[i] = &hashTable{route: r}
 		if previous != nil {
-			for j, was := range numbered(previous.Port) {
+			for j, was := range previous.Routes() {
 				if previous.tables[j] != nil && sameTable(was, r) {
 					p.tables[i] = previous.tables[j]
 				}
@@ -125,13 +120,13 @@ func (t *Table) unhash(e *service) {
 const retries = 64
 
 // retry gives one service its tables that lacks room, if there is room by now. It looks at some of these services only, and begins where the last
-// call ended.
+// call ended. The service may be one that the same update changes later: another service may have some of its frontends by now.
 func (t *Table) retry() {
 	for range min(retries, len(t.lacking)) {
 		t.retried = (t.retried + 1) % len(t.lacking)
 		s := t.services[t.lacking[t.retried]].record
 		if n, _ := slotsOf(s); apportion.HasRoom(s.Name.Namespace, n, t.room) {
-			t.set(s)
+			t.set(s, false)
 			return
 		}
 	}

@@ -76,11 +76,3 @@ func (l Listeners) change(s *state.Service, do func(*state.Port, [2]netip.AddrPo
 	}
 	return &c
 }
-
-// serving returns all endpoints that may carry connections to p, in sorted parts. A connection stays valid as long as its endpoint serves
-// the port by any route.
-func serving(p *state.Port) [Routes + 1][]state.Endpoint {
-	return [...][]state.Endpoint{
-		p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints, p.External.Inside.Endpoints, p.External.Outside.Endpoints, p.Lingering,
-	}
-}

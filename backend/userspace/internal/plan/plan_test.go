@@ -119,11 +119,11 @@ func TestTable(t *testing.T) {
 	table.Set(one)
 	expect("set", "one", "one")
 	p, frontend, _ := table.Lookup(kind, cluster)
-	if r, n := p.Route(frontend, plan.Outside); n != 3 || r.Verdict != state.Forward {
+	if r, n := p.Route(frontend, plan.Outside); n != 1 || r.Verdict != state.Forward {
 		t.Errorf("the cluster IP has %v outside", r.Verdict)
 	}
 	p, frontend, key := table.Lookup(kind, node)
-	if r, n := p.Route(frontend, plan.Outside); n != 1 || r.Verdict != state.Drop || key.Addr.IsValid() {
+	if r, n := p.Route(frontend, plan.Outside); n != 3 || r.Verdict != state.Drop || key.Addr.IsValid() {
 		t.Errorf("the node port %v has %v outside", key, r.Verdict)
 	}
 	for _, text := range []string{a, b, c} {
@@ -266,14 +266,14 @@ func TestHashTables(t *testing.T) {
 	const most = apportion.MaxServiceSlots / 4093
 	first := service(1, large, most)
 	table.Set(first)
-	had := lookup(1).Hash(2)
-	if len(had) != 4093 || &had[0] != &lookup(1).Hash(3)[0] || lookup(1).Hash(0) != nil {
-		t.Fatalf("tables of %d slots, %d for outside clients, and %d without endpoints", len(had), len(lookup(1).Hash(3)), len(lookup(1).Hash(0)))
+	had := lookup(1).Hash(0)
+	if len(had) != 4093 || &had[0] != &lookup(1).Hash(1)[0] || lookup(1).Hash(2) != nil {
+		t.Fatalf("tables of %d slots, %d for outside clients, and %d without endpoints", len(had), len(lookup(1).Hash(1)), len(lookup(1).Hash(2)))
 	}
 	changed := *first
 	changed.Ports = slices.Clone(first.Ports)
 	changed.Ports[0].Frontends = append(slices.Clone(changed.Ports[0].Frontends), state.Frontend{Kind: state.NodePort, Port: 30080})
-	if table.Set(&changed); &lookup(1).Hash(2)[0] != &had[0] {
+	if table.Set(&changed); &lookup(1).Hash(0)[0] != &had[0] {
 		t.Error("another frontend makes another table")
 	}
 	for i := 2; i <= 4; i++ { // half of the slots, for one namespace
@@ -283,19 +283,19 @@ func TestHashTables(t *testing.T) {
 		t.Fatal(table.Problems())
 	}
 	table.Set(service(5, large, most))
-	if p := table.Problems(); lookup(5).Hash(2) != nil || len(p) != 1 || !strings.Contains(p[0].Error(), "the first is a/5") {
+	if p := table.Problems(); lookup(5).Hash(0) != nil || len(p) != 1 || !strings.Contains(p[0].Error(), "the first is a/5") {
 		t.Errorf("without room: %v", p)
 	}
 	table.Remove(state.ServiceName{Namespace: "a", Name: "2"})
-	if p := table.Problems(); lookup(5).Hash(2) == nil || len(p) > 0 {
+	if p := table.Problems(); lookup(5).Hash(0) == nil || len(p) > 0 {
 		t.Errorf("with room again: %v", p)
 	}
 	table.Set(service(6, large, most+1))
-	if p := table.Problems(); lookup(6).Hash(2) != nil || len(p) != 1 || !strings.Contains(p[0].Error(), "a/6") {
+	if p := table.Problems(); lookup(6).Hash(0) != nil || len(p) != 1 || !strings.Contains(p[0].Error(), "a/6") {
 		t.Errorf("one service takes too much: %v", p)
 	}
 	table.Set(service(6, many(4093), 1))
-	if p := table.Problems(); lookup(6).Hash(2) != nil || len(p) != 1 || !strings.Contains(p[0].Error(), "more than 4092 endpoints") {
+	if p := table.Problems(); lookup(6).Hash(0) != nil || len(p) != 1 || !strings.Contains(p[0].Error(), "more than 4092 endpoints") {
 		t.Errorf("too many endpoints: %v", p)
 	}
 	for i := range 6 {
@@ -304,4 +304,61 @@ func TestHashTables(t *testing.T) {
 	if p := table.Problems(); len(p) > 0 {
 		t.Errorf("in the end: %v", p)
 	}
+}
+
+// TestRoomWhileFrontendMoves: a service gets room for its tables while an update moves one of its frontends to another service. The frontend stays with its
+// new holder.
+func TestRoomWhileFrontendMoves(t *testing.T) {
+	const most = apportion.MaxServiceSlots / 4093
+	var large []state.Endpoint // tables of 4,093 slots
+	for i := range 100 {
+		large = append(large, state.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), 80)})
+	}
+	service := func(name string, b state.Balance, addrs ...netip.Addr) *state.Service {
+		s := &state.Service{Name: state.ServiceName{Namespace: "a", Name: name}}
+		for i, addr := range addrs {
+			to := state.Route{Verdict: state.Forward, Endpoints: slices.Clone(large)}
+			s.Ports = append(s.Ports, state.Port{
+				Name: fmt.Sprint(i), Protocol: state.TCP, Family: state.IPv4, Balance: b, Internal: state.Traffic{Inside: to, Outside: to},
+				Frontends: []state.Frontend{{Kind: state.ClusterIP, Addr: addr, Port: 80}},
+			})
+		}
+		return s
+	}
+	addrs := func(i byte) (list []netip.Addr) {
+		for n := range most {
+			list = append(list, netip.AddrFrom4([4]byte{10, 96, i, byte(n)}))
+		}
+		return list
+	}
+	var table plan.Table
+	for i := range byte(4) { // half of the slots of a node, for one namespace
+		table.Set(service(fmt.Sprint(i), state.HashClient, addrs(i)...))
+	}
+	late := addrs(4)
+	table.Set(service("late", state.HashClient, late...))
+	lookup := func(addr netip.Addr) *plan.Port {
+		p, _, _ := table.Lookup(plan.Kind{Family: state.IPv4, Protocol: state.TCP}, netip.AddrPortFrom(addr, 80))
+		return p
+	}
+	if lookup(late[0]).Hash(0) != nil {
+		t.Fatal("the service has room already")
+	}
+	holder := func(step, want string) {
+		t.Helper()
+		got := ""
+		if p := lookup(late[0]); p != nil {
+			got = p.ID.Service.Name
+		}
+		if got != want {
+			t.Errorf("%s: service %q has the frontend, want %q", step, got, want)
+		}
+	}
+	table.Set(service("0", state.Random, append(addrs(0), late[0])...)) // gives its slots back, and takes a frontend
+	holder("taken", "0")
+	if p := lookup(late[1]); p.ID.Service.Name != "late" || p.Hash(0) == nil {
+		t.Error("another frontend of the service has no table")
+	}
+	table.Set(service("late", state.HashClient, late[1:]...))
+	holder("given away", "0")
 }

@@ -29,16 +29,15 @@ type Port struct {
 // Routes is how many routes a port has: of two kinds of frontends, for two classes of clients.
 const Routes = 4
 
-// Route returns where new connections of a class go that were addressed to a frontend of p, and the number of that route.
+// Route returns where new connections of a class go that were addressed to a frontend of p, and the number of that route among [state.Port.Routes].
 func (p *Port) Route(frontend *state.Frontend, c Class) (r *state.Route, number int) {
-	traffic := &p.External
-	if frontend.Kind == state.ClusterIP {
-		traffic, number = &p.Internal, 2
-	}
+	traffic := p.Traffic(frontend.Kind)
+	r = &traffic.Inside
 	if c == Outside {
-		return &traffic.Outside, number + 1
+		r = &traffic.Outside
 	}
-	return &traffic.Inside, number
+	routes := p.Routes()
+	return r, slices.Index(routes[:], r)
 }
 
 // Admits reports whether a client is in the source ranges of a frontend.
@@ -48,7 +47,7 @@ func Admits(frontend *state.Frontend, client netip.Addr) bool {
 
 // Serves reports whether connections to an endpoint may go on.
 func (p *Port) Serves(endpoint netip.AddrPort) bool {
-	for _, list := range serving(p.Port) {
+	for _, list := range p.Port.Serving() {
 		if _, found := slices.BinarySearchFunc(list, endpoint, func(e state.Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) }); found {
 			return true
 		}
@@ -116,11 +115,12 @@ func (t *Table) Names() iter.Seq[state.ServiceName] { return maps.Keys(t.service
 // Set adds or replaces a service. It takes over frontends that other services had. The same update also sets or removes
 // those services.
 func (t *Table) Set(s *state.Service) {
-	t.set(s)
+	t.set(s, true)
 	t.retry()
 }
 
-func (t *Table) set(s *state.Service) {
+// set adds or replaces a service. Without takeOver, frontends that other services have stay with them.
+func (t *Table) set(s *state.Service, takeOver bool) {
 	if t.services == nil {
 		t.services, t.frontends, t.room = map[state.ServiceName]*service{}, map[state.FrontendKey]place{}, apportion.Room{}
 	}
@@ -136,7 +136,10 @@ func (t *Table) set(s *state.Service) {
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		for n := range p.Frontends {
-			t.frontends[p.Key(&p.Frontends[n])] = place{&e.ports[i], n}
+			k := p.Key(&p.Frontends[n])
+			if holder := t.frontends[k].Port; takeOver || holder == nil || holder.ID.Service == s.Name {
+				t.frontends[k] = place{&e.ports[i], n}
+			}
 			t.step()
 		}
 	}

@@ -35,7 +35,7 @@ export function span(seconds) {
 }
 
 const reasons = {
-  NotReady: "not ready", Terminating: "terminating", NotServing: "no longer serving", OtherNode: "on another node", HintedElsewhere: "for another zone or node",
+  NotReady: "not ready", Terminating: "terminating", NotServing: "no longer serving", OtherNode: "on another node", NodeUnready: "on an unready node", HintedElsewhere: "for another zone or node",
   NoWeight: "weight 0", NoZoneWeight: "zone weight 0", NoRoom: "no room", Duplicate: "listed twice", Invalid: "invalid", Special: "special address", NoSuchPort: "no such port", OtherFamily: "other family",
   NumberTaken: "number taken", Refused: "refused",
   NoService: "no Service object", Headless: "headless: DNS names its endpoints", ExternalName: "a name for DNS", OtherProxy: "of another proxy", NothingToRoute: "nothing to route",

@@ -142,6 +142,63 @@ func (ServiceType) EnumDescriptor() ([]byte, []int) {
 	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{1}
 }
 
+// NodeHealth is what the condition Ready of a Node says.
+type NodeHealth int32
+
+const (
+	// Ready is True, or not known.
+	NodeHealth_NODE_HEALTH_UNSPECIFIED NodeHealth = 0
+	// Ready is False.
+	NodeHealth_NODE_HEALTH_NOT_READY NodeHealth = 1
+	// Ready is False, and the kubelet names the shutdown of the machine as a reason.
+	NodeHealth_NODE_HEALTH_SHUTTING_DOWN NodeHealth = 2
+	// Ready is Unknown.
+	NodeHealth_NODE_HEALTH_SILENT NodeHealth = 3
+)
+
+// Enum value maps for NodeHealth.
+var (
+	NodeHealth_name = map[int32]string{
+		0: "NODE_HEALTH_UNSPECIFIED",
+		1: "NODE_HEALTH_NOT_READY",
+		2: "NODE_HEALTH_SHUTTING_DOWN",
+		3: "NODE_HEALTH_SILENT",
+	}
+	NodeHealth_value = map[string]int32{
+		"NODE_HEALTH_UNSPECIFIED":   0,
+		"NODE_HEALTH_NOT_READY":     1,
+		"NODE_HEALTH_SHUTTING_DOWN": 2,
+		"NODE_HEALTH_SILENT":        3,
+	}
+)
+
+func (x NodeHealth) Enum() *NodeHealth {
+	p := new(NodeHealth)
+	*p = x
+	return p
+}
+
+func (x NodeHealth) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (NodeHealth) Descriptor() protoreflect.EnumDescriptor {
+	return file_switchyard_cluster_v1_cluster_proto_enumTypes[2].Descriptor()
+}
+
+func (NodeHealth) Type() protoreflect.EnumType {
+	return &file_switchyard_cluster_v1_cluster_proto_enumTypes[2]
+}
+
+func (x NodeHealth) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use NodeHealth.Descriptor instead.
+func (NodeHealth) EnumDescriptor() ([]byte, []int) {
+	return file_switchyard_cluster_v1_cluster_proto_rawDescGZIP(), []int{2}
+}
+
 // FollowRequest asks for one update.
 type FollowRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1186,7 +1243,11 @@ type Node struct {
 	Addresses [][]byte               `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	PodCidrs  []*Prefix              `protobuf:"bytes,4,rep,name=pod_cidrs,json=podCidrs,proto3" json:"pod_cidrs,omitempty"`
 	// How many of the addresses, which come first, are internal. 0, too, where that is not known.
-	Internal      uint32 `protobuf:"varint,5,opt,name=internal,proto3" json:"internal,omitempty"`
+	Internal uint32 `protobuf:"varint,5,opt,name=internal,proto3" json:"internal,omitempty"`
+	// The condition Ready. A relay that has it for all Nodes says so in the header of Follow, by node-health: 1.
+	Health NodeHealth `protobuf:"varint,6,opt,name=health,proto3,enum=switchyard.cluster.v1.NodeHealth" json:"health,omitempty"`
+	// When the condition got that status; unset without a health, and if that is not known.
+	HealthSince   *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=health_since,json=healthSince,proto3" json:"health_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1254,6 +1315,20 @@ func (x *Node) GetInternal() uint32 {
 		return x.Internal
 	}
 	return 0
+}
+
+func (x *Node) GetHealth() NodeHealth {
+	if x != nil {
+		return x.Health
+	}
+	return NodeHealth_NODE_HEALTH_UNSPECIFIED
+}
+
+func (x *Node) GetHealthSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.HealthSince
+	}
+	return nil
 }
 
 // Namespace is a Kubernetes Namespace.
@@ -1508,13 +1583,15 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"zone_hints\x18\x06 \x03(\tR\tzoneHints\x12\x1d\n" +
 	"\n" +
 	"node_hints\x18\a \x03(\tR\tnodeHints\x12\x12\n" +
-	"\x04zone\x18\b \x01(\tR\x04zone\"\xa4\x01\n" +
+	"\x04zone\x18\b \x01(\tR\x04zone\"\x9e\x02\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x1c\n" +
 	"\taddresses\x18\x03 \x03(\fR\taddresses\x12:\n" +
 	"\tpod_cidrs\x18\x04 \x03(\v2\x1d.switchyard.cluster.v1.PrefixR\bpodCidrs\x12\x1a\n" +
-	"\binternal\x18\x05 \x01(\rR\binternal\"F\n" +
+	"\binternal\x18\x05 \x01(\rR\binternal\x129\n" +
+	"\x06health\x18\x06 \x01(\x0e2!.switchyard.cluster.v1.NodeHealthR\x06health\x12=\n" +
+	"\fhealth_since\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\vhealthSince\"F\n" +
 	"\tNamespace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
 	"\x0eproxy_disabled\x18\x02 \x01(\bR\rproxyDisabled\"V\n" +
@@ -1536,7 +1613,13 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x17SERVICE_TYPE_CLUSTER_IP\x10\x01\x12\x1a\n" +
 	"\x16SERVICE_TYPE_NODE_PORT\x10\x02\x12\x1e\n" +
 	"\x1aSERVICE_TYPE_LOAD_BALANCER\x10\x03\x12\x1e\n" +
-	"\x1aSERVICE_TYPE_EXTERNAL_NAME\x10\x042d\n" +
+	"\x1aSERVICE_TYPE_EXTERNAL_NAME\x10\x04*{\n" +
+	"\n" +
+	"NodeHealth\x12\x1b\n" +
+	"\x17NODE_HEALTH_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15NODE_HEALTH_NOT_READY\x10\x01\x12\x1d\n" +
+	"\x19NODE_HEALTH_SHUTTING_DOWN\x10\x02\x12\x16\n" +
+	"\x12NODE_HEALTH_SILENT\x10\x032d\n" +
 	"\aObjects\x12Y\n" +
 	"\x06Follow\x12$.switchyard.cluster.v1.FollowRequest\x1a%.switchyard.cluster.v1.FollowResponse(\x010\x01BJZHgithub.com/switchyard-net/switchyard/internal/proto/cluster/v1;clusterv1b\x06proto3"
 
@@ -1552,58 +1635,61 @@ func file_switchyard_cluster_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_switchyard_cluster_v1_cluster_proto_rawDescData
 }
 
-var file_switchyard_cluster_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_switchyard_cluster_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
 var file_switchyard_cluster_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_switchyard_cluster_v1_cluster_proto_goTypes = []any{
 	(Kind)(0),                     // 0: switchyard.cluster.v1.Kind
 	(ServiceType)(0),              // 1: switchyard.cluster.v1.ServiceType
-	(*FollowRequest)(nil),         // 2: switchyard.cluster.v1.FollowRequest
-	(*Position)(nil),              // 3: switchyard.cluster.v1.Position
-	(*FollowResponse)(nil),        // 4: switchyard.cluster.v1.FollowResponse
-	(*Object)(nil),                // 5: switchyard.cluster.v1.Object
-	(*Ref)(nil),                   // 6: switchyard.cluster.v1.Ref
-	(*Service)(nil),               // 7: switchyard.cluster.v1.Service
-	(*Annotation)(nil),            // 8: switchyard.cluster.v1.Annotation
-	(*ServicePort)(nil),           // 9: switchyard.cluster.v1.ServicePort
-	(*EndpointSlice)(nil),         // 10: switchyard.cluster.v1.EndpointSlice
-	(*PodNames)(nil),              // 11: switchyard.cluster.v1.PodNames
-	(*EndpointPort)(nil),          // 12: switchyard.cluster.v1.EndpointPort
-	(*Endpoint)(nil),              // 13: switchyard.cluster.v1.Endpoint
-	(*Node)(nil),                  // 14: switchyard.cluster.v1.Node
-	(*Namespace)(nil),             // 15: switchyard.cluster.v1.Namespace
-	(*ServiceCIDR)(nil),           // 16: switchyard.cluster.v1.ServiceCIDR
-	(*Prefix)(nil),                // 17: switchyard.cluster.v1.Prefix
-	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(NodeHealth)(0),               // 2: switchyard.cluster.v1.NodeHealth
+	(*FollowRequest)(nil),         // 3: switchyard.cluster.v1.FollowRequest
+	(*Position)(nil),              // 4: switchyard.cluster.v1.Position
+	(*FollowResponse)(nil),        // 5: switchyard.cluster.v1.FollowResponse
+	(*Object)(nil),                // 6: switchyard.cluster.v1.Object
+	(*Ref)(nil),                   // 7: switchyard.cluster.v1.Ref
+	(*Service)(nil),               // 8: switchyard.cluster.v1.Service
+	(*Annotation)(nil),            // 9: switchyard.cluster.v1.Annotation
+	(*ServicePort)(nil),           // 10: switchyard.cluster.v1.ServicePort
+	(*EndpointSlice)(nil),         // 11: switchyard.cluster.v1.EndpointSlice
+	(*PodNames)(nil),              // 12: switchyard.cluster.v1.PodNames
+	(*EndpointPort)(nil),          // 13: switchyard.cluster.v1.EndpointPort
+	(*Endpoint)(nil),              // 14: switchyard.cluster.v1.Endpoint
+	(*Node)(nil),                  // 15: switchyard.cluster.v1.Node
+	(*Namespace)(nil),             // 16: switchyard.cluster.v1.Namespace
+	(*ServiceCIDR)(nil),           // 17: switchyard.cluster.v1.ServiceCIDR
+	(*Prefix)(nil),                // 18: switchyard.cluster.v1.Prefix
+	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
 }
 var file_switchyard_cluster_v1_cluster_proto_depIdxs = []int32{
-	3,  // 0: switchyard.cluster.v1.FollowRequest.resume:type_name -> switchyard.cluster.v1.Position
-	5,  // 1: switchyard.cluster.v1.FollowResponse.set:type_name -> switchyard.cluster.v1.Object
-	6,  // 2: switchyard.cluster.v1.FollowResponse.deleted:type_name -> switchyard.cluster.v1.Ref
-	3,  // 3: switchyard.cluster.v1.FollowResponse.position:type_name -> switchyard.cluster.v1.Position
-	7,  // 4: switchyard.cluster.v1.Object.service:type_name -> switchyard.cluster.v1.Service
-	10, // 5: switchyard.cluster.v1.Object.endpoint_slice:type_name -> switchyard.cluster.v1.EndpointSlice
-	14, // 6: switchyard.cluster.v1.Object.node:type_name -> switchyard.cluster.v1.Node
-	15, // 7: switchyard.cluster.v1.Object.namespace:type_name -> switchyard.cluster.v1.Namespace
-	16, // 8: switchyard.cluster.v1.Object.service_cidr:type_name -> switchyard.cluster.v1.ServiceCIDR
+	4,  // 0: switchyard.cluster.v1.FollowRequest.resume:type_name -> switchyard.cluster.v1.Position
+	6,  // 1: switchyard.cluster.v1.FollowResponse.set:type_name -> switchyard.cluster.v1.Object
+	7,  // 2: switchyard.cluster.v1.FollowResponse.deleted:type_name -> switchyard.cluster.v1.Ref
+	4,  // 3: switchyard.cluster.v1.FollowResponse.position:type_name -> switchyard.cluster.v1.Position
+	8,  // 4: switchyard.cluster.v1.Object.service:type_name -> switchyard.cluster.v1.Service
+	11, // 5: switchyard.cluster.v1.Object.endpoint_slice:type_name -> switchyard.cluster.v1.EndpointSlice
+	15, // 6: switchyard.cluster.v1.Object.node:type_name -> switchyard.cluster.v1.Node
+	16, // 7: switchyard.cluster.v1.Object.namespace:type_name -> switchyard.cluster.v1.Namespace
+	17, // 8: switchyard.cluster.v1.Object.service_cidr:type_name -> switchyard.cluster.v1.ServiceCIDR
 	0,  // 9: switchyard.cluster.v1.Ref.kind:type_name -> switchyard.cluster.v1.Kind
 	1,  // 10: switchyard.cluster.v1.Service.type:type_name -> switchyard.cluster.v1.ServiceType
-	17, // 11: switchyard.cluster.v1.Service.source_ranges:type_name -> switchyard.cluster.v1.Prefix
-	9,  // 12: switchyard.cluster.v1.Service.ports:type_name -> switchyard.cluster.v1.ServicePort
-	18, // 13: switchyard.cluster.v1.Service.created:type_name -> google.protobuf.Timestamp
-	8,  // 14: switchyard.cluster.v1.Service.annotations:type_name -> switchyard.cluster.v1.Annotation
-	12, // 15: switchyard.cluster.v1.EndpointSlice.ports:type_name -> switchyard.cluster.v1.EndpointPort
-	13, // 16: switchyard.cluster.v1.EndpointSlice.endpoints:type_name -> switchyard.cluster.v1.Endpoint
-	18, // 17: switchyard.cluster.v1.EndpointSlice.trigger_time:type_name -> google.protobuf.Timestamp
-	11, // 18: switchyard.cluster.v1.EndpointSlice.pods:type_name -> switchyard.cluster.v1.PodNames
-	17, // 19: switchyard.cluster.v1.Node.pod_cidrs:type_name -> switchyard.cluster.v1.Prefix
-	17, // 20: switchyard.cluster.v1.ServiceCIDR.cidrs:type_name -> switchyard.cluster.v1.Prefix
-	2,  // 21: switchyard.cluster.v1.Objects.Follow:input_type -> switchyard.cluster.v1.FollowRequest
-	4,  // 22: switchyard.cluster.v1.Objects.Follow:output_type -> switchyard.cluster.v1.FollowResponse
-	22, // [22:23] is the sub-list for method output_type
-	21, // [21:22] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	18, // 11: switchyard.cluster.v1.Service.source_ranges:type_name -> switchyard.cluster.v1.Prefix
+	10, // 12: switchyard.cluster.v1.Service.ports:type_name -> switchyard.cluster.v1.ServicePort
+	19, // 13: switchyard.cluster.v1.Service.created:type_name -> google.protobuf.Timestamp
+	9,  // 14: switchyard.cluster.v1.Service.annotations:type_name -> switchyard.cluster.v1.Annotation
+	13, // 15: switchyard.cluster.v1.EndpointSlice.ports:type_name -> switchyard.cluster.v1.EndpointPort
+	14, // 16: switchyard.cluster.v1.EndpointSlice.endpoints:type_name -> switchyard.cluster.v1.Endpoint
+	19, // 17: switchyard.cluster.v1.EndpointSlice.trigger_time:type_name -> google.protobuf.Timestamp
+	12, // 18: switchyard.cluster.v1.EndpointSlice.pods:type_name -> switchyard.cluster.v1.PodNames
+	18, // 19: switchyard.cluster.v1.Node.pod_cidrs:type_name -> switchyard.cluster.v1.Prefix
+	2,  // 20: switchyard.cluster.v1.Node.health:type_name -> switchyard.cluster.v1.NodeHealth
+	19, // 21: switchyard.cluster.v1.Node.health_since:type_name -> google.protobuf.Timestamp
+	18, // 22: switchyard.cluster.v1.ServiceCIDR.cidrs:type_name -> switchyard.cluster.v1.Prefix
+	3,  // 23: switchyard.cluster.v1.Objects.Follow:input_type -> switchyard.cluster.v1.FollowRequest
+	5,  // 24: switchyard.cluster.v1.Objects.Follow:output_type -> switchyard.cluster.v1.FollowResponse
+	24, // [24:25] is the sub-list for method output_type
+	23, // [23:24] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_switchyard_cluster_v1_cluster_proto_init() }
@@ -1625,7 +1711,7 @@ func file_switchyard_cluster_v1_cluster_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_switchyard_cluster_v1_cluster_proto_rawDesc), len(file_switchyard_cluster_v1_cluster_proto_rawDesc)),
-			NumEnums:      2,
+			NumEnums:      3,
 			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,

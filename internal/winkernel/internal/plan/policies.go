@@ -191,9 +191,10 @@ func (s *Settings) serves(p *state.Port) bool {
 
 func appendFrontend(list []Policy, p *state.Port, f *state.Frontend, set *Settings) ([]Policy, Lost) {
 	// HNS has one set of endpoints for each frontend. That for outside is what loadBalancers count on: it keeps the clients' addresses.
-	traffic, route := &p.External, &p.External.Outside
+	traffic := p.Traffic(f.Kind)
+	route := &traffic.Outside
 	if f.Kind == state.ClusterIP {
-		traffic, route = &p.Internal, &p.Internal.Inside
+		route = &traffic.Inside
 	}
 	if route.Verdict != state.Forward {
 		return list, 0
