@@ -80,7 +80,10 @@ func (w *World) Ask(p probe.Packet) probe.Answer {
 	}
 
 	answer := probe.Answer{Outcome: probe.Forward, Balance: balanceOf(c.service), Ping: c.kind != state.NodePort && answersPing(c.service)}
-	if p.Protocol == state.TCP {
+	if c.ranged && answer.Balance == state.LeastConnections {
+		answer.Balance = state.Random
+	}
+	if p.Protocol == state.TCP && !c.ranged {
 		answer.Ejection, answer.DrainSeconds = annotation(c.service, "eject") == "true", drainOf(c.service)
 	}
 	if c.service.Affinity > 0 {
