@@ -51,7 +51,7 @@ func TestExamplesAnswerQuestions(t *testing.T) {
 			t.Errorf("explain %s: want %q in\n%s", command, want, &text)
 		}
 	}
-	if asked != 5 {
-		t.Errorf("%d questions, want one about each of 5 examples", asked)
+	if asked != 6 {
+		t.Errorf("%d questions, want one about each of 6 examples", asked)
 	}
 }
