@@ -154,8 +154,8 @@ func newRun(seed uint64, ranges bool) *run {
 	r.ages.Begun = time.Now()
 	r.opts.Ranges = ranges && seed%4 == 1
 	if r.rng.IntN(3) == 0 {
-		// No history comes to the time at which a node that has just become unready has been so for an hour.
-		r.opts.NodeHealth = oracle.NodeHealth{Percent: []int{34, 67, 100}[r.rng.IntN(3)], After: time.Hour, Now: time.Now()}
+		// No history comes to the time at which a node that has just become unready has been so for a day.
+		r.opts.NodeHealth = oracle.NodeHealth{Percent: []int{34, 67, 100}[r.rng.IntN(3)], After: 24 * time.Hour, Now: time.Now()}
 	}
 	r.history = randcluster.New(seed, r.opts)
 	r.store = store.New(store.Options{Brain: brain.Config{
