@@ -27,7 +27,7 @@ func annotated(slowStart, zoneWeights string) *model.Service {
 
 // young reads "address=age ...".
 func young(text string) (list []brain.Young) {
-	for _, item := range strings.Fields(text) {
+	for item := range strings.FieldsSeq(text) {
 		addr, age, _ := strings.Cut(item, "=")
 		list = append(list, brain.Young{Addr: netip.MustParseAddr(addr), Age: age[0] - '0'})
 	}
@@ -214,11 +214,12 @@ func TestExplainShares(t *testing.T) {
 	show := func(zones string) string {
 		e := brain.Explain(cfg, thisNode(), annotated("30s", zones), []*model.EndpointSlice{slice(state.IPv4, "10.1.0.1 zone=a", "10.1.0.2 zone=b", "10.1.0.3 zone=b notready")})
 		p := &e.Ports[0]
-		text := string(p.Zones + p.ZoneHints)
+		var text strings.Builder
+		text.WriteString(string(p.Zones + p.ZoneHints))
 		for _, r := range p.Endpoints {
-			text += fmt.Sprintf(" %d:%d*%v%v", r.Weight, r.ZoneWeight, r.SlowStart, r.Cluster)
+			fmt.Fprintf(&text, " %d:%d*%v%v", r.Weight, r.ZoneWeight, r.SlowStart, r.Cluster)
 		}
-		return text
+		return text.String()
 	}
 	for zones, want := range map[string]string{
 		"":               "NoHints 8:0*0[] 3:0*0.375[] 0:0*0[NotReady]",
