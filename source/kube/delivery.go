@@ -292,13 +292,14 @@ func (d *delivery) put(i *item) {
 		d.source.log.Error("ignoring invalid object; keeping last known good configuration", "object", i.ref.String(), "error", i.fault)
 		return
 	}
-	switch object := i.object.(type) {
+	object := i.object
+	switch o := object.(type) {
 	case *model.Node:
-		i.object = d.putNode(object, !i.ineligible)
+		object = d.putNode(o, !i.ineligible)
 	case *model.Namespace:
-		d.setDisabled(object.Name, object.ProxyDisabled)
+		d.setDisabled(o.Name, o.ProxyDisabled)
 	}
-	d.pending.add(i.ref, i.object)
+	d.pending.add(i.ref, object)
 }
 
 // delete forgets an object. The sink decides what the deletion of this Node means for routing: load balancers should

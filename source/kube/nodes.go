@@ -18,11 +18,13 @@ func (o *Options) watchedNode() string {
 // isOwn reports whether a Node is this Node, or all are delivered alike.
 func (o *Options) isOwn(name string) bool { return o.AllNodes || name == o.NodeName }
 
-// putNode notes a Node, and returns what of it is delivered: of other Nodes than this one, only the health.
+// putNode notes a Node, and returns what of it is delivered: of other Nodes than this one, only the health. It does not change n.
 func (d *delivery) putNode(n *model.Node, eligible bool) *model.Node {
 	o := &d.source.options
-	if !o.NodeHealth {
-		n.Health, n.HealthSince = model.NodeReady, time.Time{}
+	if !o.NodeHealth && n.Health != model.NodeReady { // a copy, because the watcher compares n with what it lists
+		without := *n
+		without.Health, without.HealthSince = model.NodeReady, time.Time{}
+		n = &without
 	}
 	if !o.isOwn(n.Name) {
 		return &model.Node{Name: n.Name, Health: n.Health, HealthSince: n.HealthSince}
