@@ -68,7 +68,7 @@ var (
 	endpointSliceFields = part(byNumber{
 		1: metadata(entries(discoveryv1.LabelServiceName, corev1.IsHeadlessService, proxyNameLabel), entries(corev1.EndpointsLastChangeTriggerTime, model.WeightAnnotation, model.CiliumWeightAnnotation)),
 		2: part(byNumber{
-			1: all, 2: all, 3: all, 6: all, 8: all, // endpoints: addresses, conditions, hostname, nodeName, hints
+			1: all, 2: all, 3: all, 6: all, 7: all, 8: all, // endpoints: addresses, conditions, hostname, nodeName, zone, hints
 			4: part(byNumber{1: all, 2: all, 3: all}), // targetRef: kind, namespace, name
 		}),
 		3: part(byNumber{1: all, 2: all, 3: all}), // ports: name, protocol, port
