@@ -86,9 +86,7 @@ func TestProof(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan error, 1)
-			go func() { ended <- n.Run(ctx) }()
+			ctx, stop := start(t, n)
 			<-ready
 			answer, err := adminAt(t, path).Explain(ctx, &adminv1.ExplainRequest{From: "node", To: "svc/shop/web"}, grpc.WaitForReady(true))
 			for _, want := range tt.want {
@@ -96,10 +94,7 @@ func TestProof(t *testing.T) {
 					t.Errorf("no %s in %v, %v", want, answer, err)
 				}
 			}
-			cancel()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
+			stop()
 		})
 	}
 }
@@ -162,9 +157,7 @@ func TestStanding(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- n.Run(ctx) }()
+	ctx, stop := start(t, n)
 	<-ready
 	list, err := adminAt(t, path).List(ctx, &adminv1.ListRequest{Selection: &adminv1.Selection{Kind: adminv1.Kind_KIND_ENDPOINT}}, grpc.WaitForReady(true))
 	if err != nil {
@@ -188,10 +181,7 @@ func TestStanding(t *testing.T) {
 	if q.Frontend.Addr != q.Dst || q.Dst != netip.MustParseAddr("10.96.0.10") || !slices.Equal(q.Endpoints, []netip.AddrPort{leaves}) {
 		t.Errorf("the dataplane is asked %+v", q)
 	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	stop()
 }
 
 // TestAdmin: a node shows what it knows on a socket, which another configuration moves, and whose loss ends nothing.
@@ -211,9 +201,7 @@ func TestAdmin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- n.Run(ctx) }()
+	ctx, stop := start(t, n)
 
 	wait := grpc.WaitForReady(true)
 	admin := adminAt(t, first)
@@ -267,8 +255,5 @@ func TestAdmin(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The node goes on: Run ends without an error, and not before it is to.
-	cancel()
-	if err := <-ended; err != nil {
-		t.Errorf("Run ended with %v", err)
-	}
+	stop()
 }

@@ -63,6 +63,20 @@ func freeAddress(t *testing.T) netip.AddrPort {
 	return netip.MustParseAddrPort(l.Addr().String())
 }
 
+// start runs a node until stop is called. Then Run has to end without an error.
+func start(t *testing.T, n *node.Node) (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	return ctx, func() {
+		t.Helper()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run ended with %v", err)
+		}
+	}
+}
+
 func get(t *testing.T, address netip.AddrPort, path string) string {
 	resp, err := http.Get("http://" + address.String() + path)
 	if err != nil {
@@ -274,9 +288,7 @@ func TestDataplaneOfOnesOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- n.Run(ctx) }()
+	_, stop := start(t, n)
 	if services := <-ready; services != 1 {
 		t.Errorf("ready with %d services, want 1", services)
 	}
@@ -306,9 +318,6 @@ func TestDataplaneOfOnesOwn(t *testing.T) {
 			t.Error("the states did not get the configuration")
 		}
 	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	stop()
 	<-m.closed
 }

@@ -43,9 +43,7 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- n.Run(ctx) }()
+	_, stop := start(t, n)
 	<-ready
 
 	moved := *c
@@ -102,10 +100,7 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	await.Until(t, "the page that is turned off does not answer", func() bool { return ask("/api/status", &status) != nil })
-	cancel()
-	if err := <-ended; err != nil {
-		t.Errorf("Run ended with %v", err)
-	}
+	stop()
 }
 
 // countingMemory is a dataplane in memory that has counted a connection to each frontend whenever it is asked.
@@ -138,9 +133,7 @@ func TestMetricsBetweenSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- n.Run(ctx) }()
+	_, stop := start(t, n)
 	<-ready
 	client := http.Client{Timeout: 30 * time.Second}
 	shows := func(when string, least uint64) {
@@ -174,8 +167,5 @@ func TestMetricsBetweenSources(t *testing.T) {
 	}
 	close(there["node-b"])
 	shows("when all objects are known", read+1)
-	cancel()
-	if err := <-ended; err != nil {
-		t.Errorf("Run ended with %v", err)
-	}
+	stop()
 }

@@ -35,9 +35,7 @@ func TestRepairsThatGoOn(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan error, 1)
-			go func() { ended <- n.Run(ctx) }()
+			_, stop := start(t, n)
 			for <-reports == 0 { // one comes before the update is applied
 			}
 			repaired := func() {
@@ -61,10 +59,7 @@ func TestRepairsThatGoOn(t *testing.T) {
 			if text := get(t, c.HealthzBindAddress, "/healthz"); !strings.HasPrefix(text, want) || !strings.Contains(text, "the dataplane had to be repaired 3 times within 5m0s") {
 				t.Errorf("after the third: %s", text)
 			}
-			cancel()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
+			stop()
 			<-m.closed
 		})
 	}
