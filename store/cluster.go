@@ -49,8 +49,7 @@ func (c *Cluster) Node(name string) state.Feed { return &nodeFeed{c.feed, name} 
 // Close ends all calls of Next of all nodes. Objects that sources deliver afterwards are ignored.
 func (c *Cluster) Close() {
 	c.feed.close()
-	c.endSteps()
-	c.closeJudgment()
+	c.stopTimers()
 }
 
 // publish computes the services that the latest objects concern and publishes a new state if it is different for any node.

@@ -298,12 +298,5 @@ func (c *core) stopJudging() {
 	}
 }
 
-// closeJudgment is stopJudging for a caller without mu, after the feed has been closed, so that no judgment follows.
-func (c *core) closeJudgment() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.stopJudging()
-}
-
 // someOf returns the first few of some names.
 func someOf(names []string) []string { return names[:min(len(names), 8)] }

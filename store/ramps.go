@@ -219,13 +219,6 @@ func (c *core) step() {
 	c.publish()
 }
 
-// endSteps is called once the feed is closed, so that no further step comes.
-func (c *core) endSteps() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.ramps.stop()
-}
-
 // withYoung tells the brain about the young endpoints of a service.
 func (in *inputs) withYoung(p *ramp) {
 	if p != nil && len(p.young) > 0 {

@@ -325,3 +325,11 @@ func hasUsableEndpoint(cfg *brain.Config, s *model.EndpointSlice) bool {
 	return brain.HandlesSlice(cfg, s) && s.Family != 0 &&
 		slices.ContainsFunc(s.Endpoints, func(e model.Endpoint) bool { return (e.Ready || e.Serving) && model.Special(e.Addr) == "" })
 }
+
+// stopTimers is called once the feed is closed, so that time leads to no further state.
+func (c *core) stopTimers() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ramps.stop()
+	c.stopJudging()
+}

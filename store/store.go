@@ -100,8 +100,7 @@ func (s *Store) Snapshot() *Snapshot { return &Snapshot{s.feed.Snapshot()} }
 // Close ends all calls of Next. Objects that sources deliver afterwards are ignored.
 func (s *Store) Close() {
 	s.feed.Close()
-	s.endSteps()
-	s.closeJudgment()
+	s.stopTimers()
 }
 
 // publish computes the services that the latest objects concern and publishes a new state if any record, or the node, came
