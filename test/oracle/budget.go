@@ -86,20 +86,30 @@ func (w *World) portPart(s *model.Service, index int, f state.Family) (p portPar
 		frontends++
 		p.frontends += 5
 	}
-	weighted := mayHaveWeights(s)
+	var behind []*model.EndpointSlice // once for each of their ports
 	for _, slice := range w.slicesOf(s.Name, f) {
 		for _, sp := range slice.Ports {
 			if sp.Name == port.Name && sp.Protocol == port.Protocol {
-				p.endpoints += frontends * int64(len(slice.Endpoints))
-				_, given := weightOf(slice)
-				weighted = weighted || given
+				behind = append(behind, slice)
 			}
 		}
 	}
-	if weighted {
-		p.endpoints *= 2
-	}
+	p.endpoints = frontends * endpointCosts(s, behind)
 	return p, hasFamily(s, f) && frontends > 0
+}
+
+// endpointCosts counts what the endpoints of slices take behind a frontend of a service.
+func endpointCosts(s *model.Service, behind []*model.EndpointSlice) (n int64) {
+	weighted := mayHaveWeights(s)
+	for _, slice := range behind {
+		n += int64(len(slice.Endpoints))
+		_, given := weightOf(slice)
+		weighted = weighted || given
+	}
+	if weighted {
+		n *= 2
+	}
+	return n
 }
 
 // addressCosts counts what a port takes that is reached at the addresses of a service in a family, and these addresses.

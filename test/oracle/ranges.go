@@ -49,15 +49,7 @@ func (w *World) rangePart(s *model.Service, r portRange, f state.Family) (p port
 	p.port, p.last = model.ServicePort{Name: r.name, Protocol: r.protocol, Port: r.first}, r.last
 	p.index, p.hasVIPs = len(s.Ports), true
 	p.frontends += 30 * frontends
-	weighted := mayHaveWeights(s)
-	for _, slice := range w.slicesOf(s.Name, f) {
-		p.endpoints += frontends * int64(len(slice.Endpoints))
-		_, given := weightOf(slice)
-		weighted = weighted || given
-	}
-	if weighted {
-		p.endpoints *= 2
-	}
+	p.endpoints = frontends * endpointCosts(s, w.slicesOf(s.Name, f))
 	return p, hasFamily(s, f) && frontends > 0
 }
 
