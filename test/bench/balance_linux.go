@@ -115,13 +115,13 @@ func balanceCases() []balanceCase {
 	list := []balanceCase{
 		{class5, "", only(five), each},
 		{class5 + "-again", class5, only(five), each},
-		{class5 + "-beside-weights", class5, only(five, weighted), each},
-		{class5 + "-beside-refused-share", class5, only(five, refusing), each},
-		{class5 + "-beside-hash", class5, only(five, hashed), each},
+		{class5 + "-next-to-weights", class5, only(five, weighted), each},
+		{class5 + "-next-to-refused-share", class5, only(five, refusing), each},
+		{class5 + "-next-to-hash", class5, only(five, hashed), each},
 		{one, "", only(single), each},
-		{one + "-beside-weights", one, only(single, weighted), each},
-		{one + "-beside-refused-share", one, only(single, refusing), each},
-		{one + "-beside-hash", one, only(single, hashed), each},
+		{one + "-next-to-weights", one, only(single, weighted), each},
+		{one + "-next-to-refused-share", one, only(single, refusing), each},
+		{one + "-next-to-hash", one, only(single, hashed), each},
 		{"weights-64", class5, only(measured(state.Random, 0, 32, 16, 8, 4, 4)), each},
 		{"weights-256", class5, only(measured(state.Random, 0, 251, 2, 1, 1, 1)), each},
 		{class5 + "-many-clients", "", only(five), clients},
@@ -140,7 +140,7 @@ func balanceCases() []balanceCase {
 		list = append(list, balanceCase{against, "", only(plain), k.packets})
 		// Datagrams meet the rules of ejection only next to a Service that has it.
 		if k.flags == 0 {
-			list = append(list, balanceCase{k.name + "-beside-ejection", against, only(plain, ejecting(ofProtocol(other(state.Random, 0, 0, 0), state.TCP))), k.packets})
+			list = append(list, balanceCase{k.name + "-next-to-ejection", against, only(plain, ejecting(ofProtocol(other(state.Random, 0, 0, 0), state.TCP))), k.packets})
 			continue
 		}
 		list = append(list, balanceCase{"ejection-" + k.name, against, only(ejecting(plain)), k.packets})
@@ -264,7 +264,7 @@ func changeShares(ctx context.Context, f figures) (err error) {
 		{"weights-exchanged-class-256", weighted, changing(state.Random, 1, 251, 1, 1, 2)},
 		{"endpoint-change-hash-4093", changing(state.HashClient, make([]uint16, 40)...), changing(state.HashClient, make([]uint16, 39)...)},
 	} {
-		// The first change is not measured: what was there is of another kind.
+		// The first change is not measured, because it replaces tables of another kind.
 		changes := []*state.Service{c.before}
 		for range balanceChanges / 2 {
 			changes = append(changes, c.after, c.before)
