@@ -106,7 +106,7 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 	// Constants keep these off the heap; few services have more.
 	scratch, parts := make(candidates, 0, 16), make([]part, 0, 4)
 	settings := SettingsOf(cfg, svc)
-	claims, addresses := claimsOf(make([]claim, 0, 8), make([]state.Frontend, 0, 4), cfg, svc, settings.Ranges, admitted, &b, why)
+	claims, addresses := claimsOf(make([]claim, 0, 8), make([]state.Frontend, 0, 4), cfg, svc, &settings, admitted, &b, why)
 	if len(claims) == 0 {
 		why.notRouted(NothingToRoute)
 		return nil

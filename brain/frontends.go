@@ -52,7 +52,7 @@ func indexOf(family state.Family) int {
 // have no node ports. Ports that b has no room for are left out. The ports are in spec order, IPv4 before IPv6. The addresses, by family, may be
 // in frontends. why may be nil.
 func claimsOf(
-	buf []claim, frontends []state.Frontend, cfg *Config, svc *model.Service, ranges []PortRange, admitted Families, b *budget, why *Explanation,
+	buf []claim, frontends []state.Frontend, cfg *Config, svc *model.Service, settings *Settings, admitted Families, b *budget, why *Explanation,
 ) ([]claim, [2]vips) {
 	var addresses [2]vips
 	families := make([]state.Family, 0, 2)
@@ -61,7 +61,7 @@ func claimsOf(
 			why.withoutFamily(svc, family)
 			continue
 		}
-		v := vipsOf(frontends, cfg, svc, family, admitted.Has(family), b.max, why)
+		v := vipsOf(frontends, cfg, svc, family, admitted.Has(family), settings.Ping.or(cfg.Ping), b.max, why)
 		frontends = v.frontends[len(v.frontends):]
 		addresses[indexOf(family)] = v
 		families = append(families, family)
@@ -97,7 +97,7 @@ func claimsOf(
 			buf = append(buf, c)
 		}
 	}
-	return rangeClaims(buf, cfg, ranges, families, &addresses, b, why), addresses
+	return rangeClaims(buf, cfg, settings.Ranges, families, &addresses, b, why), addresses
 }
 
 // portNumber is what one port of a service can have at an address.
@@ -118,16 +118,16 @@ type vips struct {
 }
 
 // vipsOf returns the frontends with an address of svc in family, perhaps in buf. admitsNode has the same meaning as for
-// newSourceGuard. It stops at the limit most of entries. why may be nil.
+// newSourceGuard. With ping, the node answers echo requests to the addresses. It stops at the limit most of entries.
+// why may be nil.
 //
 // ClusterIP comes first, because each service must be reachable on its cluster IP by the internal policy. LoadBalancer
 // comes before ExternalIP, because otherwise an externalIP would lift the load balancer's source ranges.
 func vipsOf(
-	buf []state.Frontend, cfg *Config, svc *model.Service, family state.Family, admitsNode bool, most int64, why *Explanation,
+	buf []state.Frontend, cfg *Config, svc *model.Service, family state.Family, admitsNode, ping bool, most int64, why *Explanation,
 ) vips {
 	v := vips{frontends: buf}
 	guard := newSourceGuard(svc, admitsNode, family)
-	ping := SettingsOf(cfg, svc).Ping.or(cfg.Ping)
 	var known seen[netip.Addr]
 	add := func(kind state.FrontendKind, ips []netip.Addr) {
 		for _, ip := range ips {

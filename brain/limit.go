@@ -64,7 +64,7 @@ func SizeOf(cfg *Config, svc *model.Service, slices []*model.EndpointSlice) Size
 	// Constants keep these off the heap, as in compute.
 	frontends, claims, parts := make([]state.Frontend, 0, 4), make([]claim, 0, 8), make([]part, 0, 4)
 	settings := SettingsOf(cfg, svc)
-	claims, _ = claimsOf(claims, frontends, cfg, svc, settings.Ranges, Families{}, &b, nil)
+	claims, _ = claimsOf(claims, frontends, cfg, svc, &settings, Families{}, &b, nil)
 	b.weighted = settings.multiplies()
 	from := newSupply(cfg, slices, len(svc.Ports))
 	for i := range claims {

@@ -1,6 +1,7 @@
 package brain
 
 import (
+	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -14,9 +15,7 @@ import (
 // for a Service without the annotation.
 type ZoneWeights struct{ Same, Other uint16 }
 
-func (z ZoneWeights) String() string { return "same=" + itoa(z.Same) + ",other=" + itoa(z.Other) }
-
-func itoa(n uint16) string { return strconv.Itoa(int(n)) }
+func (z ZoneWeights) String() string { return fmt.Sprintf("same=%d,other=%d", z.Same, z.Other) }
 
 // wantZoneWeights completes the sentence "the value is not ...".
 const wantZoneWeights = `two weights such as "same=4,other=1", which are whole numbers from 0 to 65535 and not both 0`
@@ -96,8 +95,8 @@ func (s *Settings) shares(cfg *Config) shares {
 // multiplies reports whether the annotations of a service may give different weights to endpoints of a slice.
 func (s *Settings) multiplies() bool { return s.SlowStart > 0 || s.ZoneWeights != ZoneWeights{} }
 
-// best returns which ready endpoints policy Cluster takes, and what multiplies their weights. Endpoints on unready Nodes come last. Hints for nodes win over zone weights, which replace hints
-// for zones. As hints, zone weights count only where the zones of the node and of all ready endpoints are known.
+// best returns which ready endpoints policy Cluster takes, and what multiplies their weights. Endpoints on unready Nodes come last. Hints for nodes win
+// over zone weights, which replace hints for zones. As hints, zone weights count only where the zones of the node and of all ready endpoints are known.
 func (sh shares) best(c candidates) (selection, shares) {
 	among := c.ready()
 	t, zones := c.tally(among), sh.zones
