@@ -286,7 +286,8 @@ type API struct {
 }
 
 // Default returns the configuration of an empty v1alpha2 file. It serves /healthz at port 10256 of all addresses, /metrics at
-// 127.0.0.1:10249, and the admin API at [DefaultAdminAddress]. A second node in the same network namespace needs other addresses. The result shares nothing with other configurations.
+// 127.0.0.1:10249, and the admin API at [DefaultAdminAddress]. A second node in the same network namespace needs other addresses. The
+// result shares nothing with other configurations.
 func Default() *Config {
 	return &Config{
 		ClientConnection:    ClientConnection{ContentType: "application/vnd.kubernetes.protobuf", QPS: 5, Burst: 10},

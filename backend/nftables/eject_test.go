@@ -242,7 +242,7 @@ func TestEjectorFrees(t *testing.T) {
 	})
 }
 
-// TestEjectorLeavesFlows: after leaveFlows has returned, no flows are deleted. What was to be deleted is, once the ejector goes on.
+// TestEjectorLeavesFlows: after leaveFlows has returned, no flows are deleted. Pending deletions follow once the ejector goes on.
 func TestEjectorLeavesFlows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eps := endpointsOf(state.IPv4, 1, 3)

@@ -20,7 +20,7 @@ const slicesOfService = 3
 // balances are the ways to balance connections between which services change. From each to the next, a dataplane replaces all that it has for a service.
 var balances = []string{"hash", "random", "hash", "hash-connection", "least-connections", "hash", "least-connections", "random"}
 
-// refusing is the service of which a share of connections is refused. It has no load: what is refused would count as a fault. No annotation sets a refused
+// refusing is the service of which a share of connections is refused. It has no load, because a refused connection would count as a fault. No annotation sets a refused
 // share, so that the feed adds it to the records.
 var refusing = serviceOf{name: "refusing", number: 50}
 

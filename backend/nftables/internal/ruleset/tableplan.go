@@ -32,7 +32,7 @@ func (t *tablePlan) isIn(found *nft.Skeleton, flags nft.TableFlags) bool {
 		!slices.ContainsFunc(t.chains, func(c nft.Chain) bool { _, same := found.HasChain(t.table, &c); return !same })
 }
 
-// DeleteTable puts into a batch that a table goes which was found with these flags. It may be gone by now.
+// DeleteTable puts the deletion of a table into a batch. The table was found with these flags, and may be gone by now.
 func DeleteTable(b *nft.Batch, t nft.Table, flags nft.TableFlags) {
 	b.AddTableAs(t, flags) // else the deletion could fail
 	b.DeleteTable(t)
