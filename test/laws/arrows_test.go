@@ -2,6 +2,8 @@ package laws
 
 import (
 	"go/ast"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -348,6 +350,7 @@ Law: what plans a dataplane's tables is pure, so that every plan can be made and
 it needs from the kernel is given to it as values or by an interface of its own.`
 
 func TestPurePackages(t *testing.T) {
+	makefile := pureOfMakefile(t)
 	found := 0
 	for _, p := range packages(t) {
 		why, ok := purePackages[p.rel()]
@@ -366,10 +369,46 @@ func TestPurePackages(t *testing.T) {
 			})
 			callsPure(t, f, why)
 		}
+		for _, f := range parse(t, &p, slices.Concat(p.TestGoFiles, p.XTestGoFiles)) {
+			testsPure(t, f)
+		}
+		if !strings.Contains(makefile, " "+p.rel()+" ") {
+			t.Errorf("PURE in the Makefile does not have %s", p.rel())
+		}
 	}
 	if found != len(purePackages) {
 		t.Errorf("found %d of %d packages", found, len(purePackages))
 	}
+}
+
+// pureOfMakefile returns the packages whose tests run without the race detector, each with a space on both sides.
+func pureOfMakefile(t *testing.T) string {
+	text, err := os.ReadFile(filepath.Join("..", "..", "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(text), "\nPURE := $(addprefix "+module+"/,")
+	list, _, _ = strings.Cut(list, ")")
+	names := strings.Fields(strings.ReplaceAll(list, "\\\n", " "))
+	if len(names) != len(purePackages) {
+		t.Errorf("PURE in the Makefile has %d packages, and %d are pure: %q", len(names), len(purePackages), names)
+	}
+	return " " + strings.Join(names, " ") + " "
+}
+
+// testsPure complains of a test that runs next to another goroutine of the package. Tests of pure packages run without the race detector.
+func testsPure(t *testing.T, f *file) {
+	ast.Inspect(f.File, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			t.Errorf("%s starts a goroutine: the race detector does not look at tests of pure packages", f.line(n))
+		case *ast.SelectorExpr:
+			if n.Sel.Name == "Parallel" || n.Sel.Name == "RunParallel" {
+				t.Errorf("%s runs tests in parallel: the race detector does not look at tests of pure packages", f.line(n))
+			}
+		}
+		return true
+	})
 }
 
 // callsPure complains of a file that asks for the time, starts a goroutine, uses a channel, or talks to the kernel.

@@ -22,6 +22,7 @@ const clientPort = 40000
 type world struct {
 	service  *state.Service // nil if there is none
 	mirror   *Mirror
+	plan     *Plan // the commit that has led here
 	contents contents
 	rules    map[string]nft.Chain
 }
@@ -57,10 +58,17 @@ func (w *world) changedTo(o *Settings, s *state.Service) *world {
 		u.Removed = append(u.Removed, w.service.Name)
 	}
 	p := elementsOnly(&m, o, u, m.nodePorts)
-	next := &world{service: s, mirror: &m, contents: w.contents.carriedOut(p)}
+	next := &world{service: s, mirror: &m, plan: p, contents: w.contents.carriedOut(p)}
 	p.Commit()
 	next.rules = rulesOf(o, &m)
 	return next
+}
+
+// cameFrom returns the world w after the same commit, where the table remembered other clients before: those of before.
+func (w *world) cameFrom(before *world) *world {
+	n := *w
+	n.contents = before.contents.carriedOut(w.plan)
+	return &n
 }
 
 // lengthened returns the world after the commit that comes ahead of another (writeAhead).
@@ -99,6 +107,13 @@ func (w *world) connects(c *connection, seed uint64) (next *world, remembered ne
 		return w, netip.AddrPort{}
 	}
 	return w.with(in.affinity), o.endpoint
+}
+
+// ruledBy returns the world with the rules of another.
+func (w *world) ruledBy(o *world) *world {
+	n := *w
+	n.rules = o.rules
+	return &n
 }
 
 func (w *world) with(affinity map[string]string) *world {
@@ -363,7 +378,7 @@ func TestRememberedClients(t *testing.T) {
 						world, remembered := base.connects(&c, seed)
 						after := changed
 						if remembered.IsValid() {
-							after = world.changedTo(o, service)
+							after = changed.cameFrom(world)
 						}
 						for _, again := range atomicConnections() {
 							if again.src != c.src {
@@ -521,14 +536,15 @@ func commitBetweenLookups(t *testing.T, states map[string]*state.Service) {
 			base := newWorld(o).changedTo(o, states[from])
 			for _, to := range names {
 				changed := base.changedTo(o, states[to])
+				ahead := base.lengthened(o, changed)
 				for _, c := range atomicConnections() {
 					for seed := range uint64(1) {
 						before, remembered := base.connects(&c, seed)
 						after := changed
 						if remembered.IsValid() {
-							after = before.changedTo(o, states[to])
+							after = changed.cameFrom(before)
 						}
-						before = before.lengthened(o, after)
+						before = before.ruledBy(ahead)
 						for at, more := 0, true; more; at++ {
 							in := c.interpret(seed+1, before, after, at)
 							got := in.run()
