@@ -22,13 +22,14 @@ type problems struct {
 
 // noteProblems takes down which services lack room for their weights and hashes, have too many endpoints, or are not counted.
 func (b *Backend) noteProblems() {
-	now, was := problems{lacking: b.mirror.Lacking(), crowded: b.mirror.Crowded(), crowd: b.counting.crowd}, b.problems.Load()
+	lacking, crowded, was := b.mirror.Lacking(), b.mirror.Crowded(), b.problems.Load()
 	if was == nil {
 		was = &problems{}
 	}
-	if ruleset.SameMemory(was.lacking, now.lacking) && ruleset.SameMemory(was.crowded, now.crowded) && was.crowd == now.crowd {
+	if ruleset.SameMemory(was.lacking, lacking) && ruleset.SameMemory(was.crowded, crowded) && was.crowd == b.counting.crowd {
 		return
 	}
+	now := problems{lacking: lacking, crowded: crowded, crowd: b.counting.crowd}
 	if n := len(now.lacking); n > 0 {
 		now.errs = append(now.errs, fmt.Errorf("%d services, the first is %v, share new connections evenly at random: there is no room for the slots of their "+
 			"weights, hashes or counted connections (a service may have %d, a namespace %d, a node %d): set them for fewer ports", n, now.lacking[0],

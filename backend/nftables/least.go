@@ -39,10 +39,13 @@ type leastLoaded struct {
 	running sync.WaitGroup
 }
 
+// evenShares are the shares before connections are counted.
+var evenShares = (&least.Controller{}).Shares
+
 // shares returns what ruleset.Settings have as Shares.
 func (c *leastLoaded) shares() func(*state.Service) *state.Service {
 	if c.controller == nil {
-		return (&least.Controller{}).Shares
+		return evenShares
 	}
 	return c.controller.Shares
 }

@@ -92,30 +92,52 @@ func (p *Plan) commitSlots() {
 			delete(p.m.slots, name)
 		}
 	}
-	p.m.lacking = p.relist(p.m.lacking, func(a *applied) bool { return a.lacks > 0 })
-	p.m.crowded = p.relist(p.m.crowded, func(a *applied) bool { return a.crowded })
-	p.m.counting = p.relist(p.m.counting, func(a *applied) bool { return a.counts })
-}
-
-// relist returns a list of the services for which is returns true, once the plan is carried out. The services that were in it keep their order. It is list itself
-// if it stays.
-func (p *Plan) relist(list []state.ServiceName, is func(*applied) bool) []state.ServiceName {
-	var come []state.ServiceName
-	changes := false
+	var changed listing
 	for name, a := range p.services {
 		before := p.m.services[name]
-		was, now := is(&before), is(&a)
-		changes = changes || was != now
-		if now && !was {
+		changed |= before.listing() ^ a.listing()
+	}
+	for i, list := range [...]*[]state.ServiceName{&p.m.lacking, &p.m.crowded, &p.m.counting} {
+		if in := listing(1 << i); changed&in != 0 {
+			*list = p.relist(*list, in)
+		}
+	}
+}
+
+// listing is the lists of the mirror that a service is in.
+type listing uint8
+
+const (
+	inLacking listing = 1 << iota
+	inCrowded
+	inCounting
+)
+
+func (a *applied) listing() (in listing) {
+	if a.lacks > 0 {
+		in |= inLacking
+	}
+	if a.crowded {
+		in |= inCrowded
+	}
+	if a.counts {
+		in |= inCounting
+	}
+	return in
+}
+
+// relist returns the list of the services in it, once the plan is carried out. The services that were there keep their order.
+func (p *Plan) relist(list []state.ServiceName, in listing) []state.ServiceName {
+	var come []state.ServiceName
+	for name, a := range p.services {
+		before := p.m.services[name]
+		if a.listing()&^before.listing()&in != 0 {
 			come = append(come, name)
 		}
 	}
-	if !changes {
-		return list
-	}
 	stay := slices.DeleteFunc(slices.Clone(list), func(name state.ServiceName) bool {
 		a, isNew := p.services[name]
-		return isNew && !is(&a)
+		return isNew && a.listing()&in == 0
 	})
 	slices.SortFunc(come, state.ServiceName.Compare)
 	return append(stay, come...)

@@ -10,6 +10,9 @@ func changeUsers[K interface {
 	comparable
 	element() element
 }](p *Plan, users, by map[K]int32, compare func(a, b K) int) {
+	if len(by) == 0 {
+		return
+	}
 	for _, k := range slices.SortedFunc(maps.Keys(by), compare) { // the same change makes the same batch
 		before := users[k]
 		switch after := before + by[k]; {
