@@ -119,10 +119,10 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 	var joins [2]joiner // by family
 	health := newHealth(svc)
 	for i := range ports {
-		p := &ports[i]
-		settings := settings
+		p, settings := &ports[i], &settings
 		if claims[i].last != 0 {
-			settings = settings.forRanges()
+			r := settings.forRanges()
+			settings = &r
 		}
 		// Kubernetes and the record both count the timeout in whole seconds.
 		p.Affinity = max(svc.Affinity.Truncate(time.Second), 0)

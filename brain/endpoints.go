@@ -58,13 +58,19 @@ func (l location) traitsOf(ep *model.Endpoint) traits {
 	set(ep.Serving, serving)
 	set(!ep.NodeUnready, nodeUp)
 	set(l.node != "" && ep.NodeName == l.node, local)
-	set(len(ep.NodeHints) > 0, nodeHinted)
-	set(l.node != "" && slices.Contains(ep.NodeHints, l.node), nodeHere)
-	set(len(ep.ZoneHints) > 0, zoneHinted)
-	// A node without a zone uses all endpoints, so that no hint, not even an empty one, names its zone.
-	set(l.zone != "" && slices.Contains(ep.ZoneHints, l.zone), zoneHere)
-	set(l.weighs && ep.Zone != "", zoned)
-	set(l.weighs && l.zone != "" && ep.Zone == l.zone, near)
+	if len(ep.NodeHints) > 0 {
+		t |= nodeHinted
+		set(l.node != "" && slices.Contains(ep.NodeHints, l.node), nodeHere)
+	}
+	if len(ep.ZoneHints) > 0 {
+		t |= zoneHinted
+		// A node without a zone uses all endpoints, so that no hint, not even an empty one, names its zone.
+		set(l.zone != "" && slices.Contains(ep.ZoneHints, l.zone), zoneHere)
+	}
+	if l.weighs {
+		set(ep.Zone != "", zoned)
+		set(l.zone != "" && ep.Zone == l.zone, near)
+	}
 	return t
 }
 
@@ -164,12 +170,29 @@ func join(buf candidates, here location, family state.Family, parts []part) cand
 			}
 		}
 	}
-	slices.SortFunc(buf, candidate.compare)
+	buf.sort()
 	return buf.distinct()
 }
 
-// compare orders by address and port, and of those that are the same the winner first.
-func (c candidate) compare(o candidate) int {
+// fewEndpoints is up to how many endpoints sort without a call for each comparison: most Services have no more.
+const fewEndpoints = 12
+
+// sort orders by address and port, and of those that are the same the winner first.
+func (c candidates) sort() {
+	if len(c) > fewEndpoints {
+		slices.SortFunc(c, candidate.compare)
+		return
+	}
+	for i := range c {
+		for j := i; j > 0 && c[j].compareTo(&c[j-1]) < 0; j-- {
+			c[j], c[j-1] = c[j-1], c[j]
+		}
+	}
+}
+
+func (c candidate) compare(o candidate) int { return c.compareTo(&o) }
+
+func (c *candidate) compareTo(o *candidate) int {
 	if by := c.addr.Compare(o.addr); by != 0 {
 		return by
 	}

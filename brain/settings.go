@@ -71,13 +71,16 @@ type BadAnnotation struct {
 // SettingsOf returns what the annotations of a service ask for. Bad values count as absent, and so do annotations of other projects that the
 // configuration does not accept.
 func SettingsOf(cfg *Config, svc *model.Service) Settings {
+	if len(svc.Annotations) == 0 { // as nearly always
+		return Settings{}
+	}
 	s, _ := readSettings(cfg, svc)
 	return s
 }
 
 // BadAnnotations returns the annotations with bad values of a service that this instance routes.
 func BadAnnotations(cfg *Config, svc *model.Service) []BadAnnotation {
-	if skips(cfg, svc) != "" {
+	if skips(cfg, svc) != "" || len(svc.Annotations) == 0 {
 		return nil
 	}
 	_, bad := readSettings(cfg, svc)

@@ -150,8 +150,12 @@ func (h *nodeHealth) count(svc *service, s *model.EndpointSlice, by int32) {
 
 // marked returns a slice whose endpoints say whether they come last: s itself if they do.
 func (h *nodeHealth) marked(s *model.EndpointSlice) *model.EndpointSlice {
-	right := func(e model.Endpoint) bool { return e.NodeUnready == h.isLast(e.NodeName) }
-	if !slices.ContainsFunc(s.Endpoints, func(e model.Endpoint) bool { return !right(e) }) {
+	isRight := true
+	for i := range s.Endpoints {
+		e := &s.Endpoints[i]
+		isRight = isRight && e.NodeUnready == h.isLast(e.NodeName)
+	}
+	if isRight {
 		return s
 	}
 	m := *s
