@@ -36,6 +36,8 @@ type yard struct {
 	started time.Time
 	// problems are what the process has to say.
 	problems []view.Problem
+	// standing is what the dataplane knows of endpoints.
+	standing view.Standing
 
 	mu     sync.Mutex // guards all below
 	status backend.Status
@@ -90,7 +92,9 @@ func (y *yard) Status() *view.Status {
 }
 
 // View implements [ui.Source].
-func (y *yard) View() *view.View { return &view.View{Store: y.store} }
+func (y *yard) View() *view.View {
+	return &view.View{Store: y.store, Standing: func(*state.Port, []netip.AddrPort) view.Standing { return y.standing }}
+}
 
 // Explain implements [ui.Source].
 func (y *yard) Explain(ctx context.Context, from explain.From, to explain.To) ([]*explain.Answer, error) {

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"os/exec"
@@ -291,6 +292,25 @@ func TestLive(t *testing.T) {
 	evil.Name.Name = `<img src=x onerror=alert(1)>`
 	y.sink.Update([]model.Object{evil}, nil)
 	b.sees(".row", "<img src=x")
+}
+
+// TestStates: each endpoint of a Service has its state, with the time that is left to its connections.
+func TestStates(t *testing.T) {
+	cart := service(1, "shop", "cart", tcp("http", 80))
+	cart.Annotations = []model.Annotation{{Name: model.DrainAnnotation, Value: "2h"}, {Name: model.EjectAnnotation, Value: "true"}}
+	list := endpoints(1, 2)[:4]
+	list[2].Ready = false
+	list[3].Ready, list[3].Serving = false, false
+	y := newYard(t, shop())
+	y.sink.Update([]model.Object{cart, slice(cart, list)}, nil)
+	port := func(e model.Endpoint) netip.AddrPort { return netip.AddrPortFrom(e.Addr, 8080) }
+	y.standing = view.Standing{Silent: []netip.AddrPort{port(list[1])}, Until: map[netip.AddrPort]time.Time{port(list[2]): time.Now().Add(90 * time.Minute)}}
+	b := open(t, y.serve(""))
+	b.run(chromedp.Evaluate(`location.hash = "#/services/shop/cart"`, nil))
+	for i, want := range []string{"active", "ejected", "draining for 1 h", "idle"} {
+		b.sees("#one [data-table=endpoints]", want)
+		b.holds(want, fmt.Sprintf(`[...document.querySelectorAll("#one [data-table=endpoints] tbody tr")].find((r) => r.textContent.includes("%v")).textContent.includes("%s")`, port(list[i]), want))
+	}
 }
 
 // TestServerAway: a page whose process ends says so, and goes on when there is one again.

@@ -99,14 +99,16 @@ export class One {
     const columns = [
       { id: "address", name: "Address", of: (e) => e.address }, ...(pods ? [{ id: "pod", name: "Pod", of: (e) => e.pod ?? "" }] : []), { id: "node", name: "Node", of: (e) => e.node ?? "" },
       { id: "inside", name: "Inside", of: (e) => !e.inside }, ...(outside ? [{ id: "outside", name: "Outside", of: (e) => !e.outside }] : []),
-      ...(weights ? [{ id: "weight", name: "Weight", of: (e) => -(e.weight ?? 0) }, { id: "share", name: "Share", of: (e) => -e.share }] : []), { id: "why", name: "Why not", of: (e) => why(e) },
+      ...(weights ? [{ id: "weight", name: "Weight", of: (e) => -(e.weight ?? 0) }, { id: "share", name: "Share", of: (e) => -e.share }] : []),
+      { id: "state", name: "State", of: (e) => e.state }, { id: "why", name: "Why not", of: (e) => why(e) },
     ];
     const list = sorted(endpointsOf(d, port), columns, this.#sorts.endpoints);
     if (list.length === 0) return "";
     return h("table", { "data-table": "endpoints" }, h("caption", {}, `${d.more ? "The first " : ""}${plural(list.length, "endpoint")}${d.comings ? "; below each, when it was in use in the last 15 minutes" : ""}`),
       thead(columns, this.#sorts.endpoints, this.#sorter("endpoints")),
       h("tbody", {}, list.map((e) => h("tr", {}, h("td", { class: "mono address" }, e.address, d.comings && strip(d.comings, ipOf(e), isUsed(e), now())), pods && h("td", {}, e.pod ?? "–"), h("td", {}, e.node ?? "–"), mark(e.inside), outside && mark(e.outside),
-        weights && h("td", {}, e.weight ?? "–"), weights && h("td", {}, e.inside ? `${(100 * e.share).toFixed(1)}%` : "–"), h("td", {}, why(e))))));
+        weights && h("td", {}, e.weight ?? "–"), weights && h("td", {}, e.inside ? `${(100 * e.share).toFixed(1)}%` : "–"),
+        h("td", { class: states[e.state] }, stateOf(e)), h("td", {}, why(e))))));
   }
 
   /** paths lists how the connections of a lab went in its last round. */
@@ -120,6 +122,11 @@ export class One {
         h("td", {}, p.connections), h("td", {}, span(p.took))))));
   }
 }
+
+const states = { active: "good", ejected: "bad", draining: "warn", idle: "" };
+
+/** stateOf is the state of an endpoint, with the time that its open connections still have. */
+const stateOf = (e) => (e.drainsUntil ? `${e.state} for ${span(Math.max(0, (new Date(e.drainsUntil) - now()) / 1000))}` : e.state);
 
 const isUsed = (e) => e.inside || e.outside;
 
