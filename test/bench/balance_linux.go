@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"slices"
@@ -61,8 +62,10 @@ func Balance(ctx context.Context, r *Reporter, o BalanceOptions) error {
 	cases := balanceCases()
 	least := make(map[string]float64, len(cases))
 	for range o.Rounds {
-		for _, c := range cases {
-			took, err := onePacket(ctx, &c, o.Packets)
+		// In a random order: while one case runs, the kernel still clears away the connections of the case before.
+		for _, i := range rand.Perm(len(cases)) {
+			c := &cases[i]
+			took, err := onePacket(ctx, c, o.Packets)
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
