@@ -64,7 +64,7 @@ func (w *world) changedTo(o *Settings, s *state.Service) *world {
 	return next
 }
 
-// cameFrom returns the world w after the same commit, where the table remembered other clients before: those of before.
+// cameFrom returns the world w after the same commit, if the table remembered the clients of another world before.
 func (w *world) cameFrom(before *world) *world {
 	n := *w
 	n.contents = before.contents.carriedOut(w.plan)
