@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -24,6 +25,7 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/server"
+	"github.com/switchyard-net/switchyard/test/await"
 )
 
 // rawClient speaks HTTP/2 by hand, so that it can be as rude as it likes.
@@ -112,11 +114,14 @@ func TestDeafClients(t *testing.T) {
 	}
 	waitForClients(t, w, clients+1)
 	time.Sleep(300 * time.Millisecond) // there is nothing to wait for: the server must stop sending by itself
-	each := (heap() - before) / clients
-	t.Logf("a state of %d KiB; each deaf client costs %d KiB", size>>10, each>>10)
-	if limit := 200 << 10; each > limit || size < 2*limit {
-		t.Errorf("each of them costs %d bytes, want %d at most", each, limit)
+	const limit = 200 << 10
+	if size < 2*limit {
+		t.Fatalf("the state has %d bytes", size)
 	}
+	// On a busy machine, the server may still be sending to some.
+	each := 0
+	await.Until(t, fmt.Sprintf("each of them costs %d bytes at most", limit), func() bool { each = (heap() - before) / clients; return each <= limit }, func() any { return each })
+	t.Logf("a state of %d KiB; each deaf client costs %d KiB", size>>10, each>>10)
 }
 
 // TestFlood: clients that send without end, and never read, are held up by the transport, and do not keep others from their states.
