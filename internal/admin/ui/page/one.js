@@ -96,11 +96,12 @@ export class One {
     const outside = port.external !== "Unused", why = (e) => [...new Set([...(e.reasons ?? []), ...(outside ? e.outsideReasons ?? [] : [])])].map(words).join(", ");
     const mark = (yes) => h("td", { class: yes ? "good" : "bad" }, yes ? "yes" : "no");
     const pods = d.endpoints.some((e) => e.pod), weights = d.endpoints.some((e) => e.weight !== undefined);
+    const stated = d.endpoints.some((e) => e.state === "ejected" || e.state === "draining");
     const columns = [
       { id: "address", name: "Address", of: (e) => e.address }, ...(pods ? [{ id: "pod", name: "Pod", of: (e) => e.pod ?? "" }] : []), { id: "node", name: "Node", of: (e) => e.node ?? "" },
       { id: "inside", name: "Inside", of: (e) => !e.inside }, ...(outside ? [{ id: "outside", name: "Outside", of: (e) => !e.outside }] : []),
       ...(weights ? [{ id: "weight", name: "Weight", of: (e) => -(e.weight ?? 0) }, { id: "share", name: "Share", of: (e) => -e.share }] : []),
-      { id: "state", name: "State", of: (e) => e.state }, { id: "why", name: "Why not", of: (e) => why(e) },
+      ...(stated ? [{ id: "state", name: "State", of: (e) => e.state }] : []), { id: "why", name: "Why not", of: (e) => why(e) },
     ];
     const list = sorted(endpointsOf(d, port), columns, this.#sorts.endpoints);
     if (list.length === 0) return "";
@@ -108,7 +109,7 @@ export class One {
       thead(columns, this.#sorts.endpoints, this.#sorter("endpoints")),
       h("tbody", {}, list.map((e) => h("tr", {}, h("td", { class: "mono address" }, e.address, d.comings && strip(d.comings, ipOf(e), isUsed(e), now())), pods && h("td", {}, e.pod ?? "–"), h("td", {}, e.node ?? "–"), mark(e.inside), outside && mark(e.outside),
         weights && h("td", {}, e.weight ?? "–"), weights && h("td", {}, e.inside ? `${(100 * e.share).toFixed(1)}%` : "–"),
-        h("td", { class: states[e.state] }, stateOf(e)), h("td", {}, why(e))))));
+        stated && h("td", { class: states[e.state] }, stateOf(e)), h("td", {}, why(e))))));
   }
 
   /** paths lists how the connections of a lab went in its last round. */
