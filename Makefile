@@ -226,7 +226,7 @@ PURE := $(addprefix github.com/switchyard-net/switchyard/,brain model state back
 	backend/nftables/internal/ejection internal/ebpf/plan backend/iptables/internal/rules backend/ipvs/internal/plan backend/userspace/internal/plan \
 	backend/userspace/internal/balance internal/winkernel/internal/plan)
 
-unit: tools ## All tests, with the race detector where there is a C compiler
+unit: tools ## All tests, with the race detector where there are goroutines and a C compiler
 	@race=-race; if ! command -v $$($(GO) env CC) >/dev/null || [ "$$($(GO) env CGO_ENABLED)" != 1 ]; then \
 		race=; echo "== without -race: it needs a C compiler, such as gcc"; \
 	fi; \
