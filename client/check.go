@@ -114,7 +114,10 @@ func (s *sources) port(p *localnetv1.Port) error {
 			return fmt.Errorf("external.%w", err)
 		}
 	}
-	return checkIndices("lingering", p.GetLingering(), len(p.GetEndpoints()))
+	if err := checkIndices("lingering", p.GetLingering(), len(p.GetEndpoints())); err != nil {
+		return err
+	}
+	return checkEdge(p)
 }
 
 func (s *sources) frontend(f *localnetv1.Frontend, family localnetv1.Family) error {
@@ -189,20 +192,24 @@ func checkTraffic(t *localnetv1.Traffic, endpoints int) error {
 		field string
 		*localnetv1.Route
 	}{{"inside", t.GetInside()}, {"outside", t.GetOutside()}} {
-		if err := checkEnum("verdict", r.GetVerdict(), localnetv1.Verdict_name); err != nil {
-			return fmt.Errorf("%s.%w", r.field, err)
-		}
-		if forward := r.GetVerdict() == localnetv1.Verdict_VERDICT_FORWARD; forward != (len(r.GetEndpoints()) > 0) {
-			return fmt.Errorf("%s.verdict: %s with %d endpoints", r.field, r.GetVerdict(), len(r.GetEndpoints()))
-		}
-		if err := checkIndices("endpoints", r.GetEndpoints(), endpoints); err != nil {
-			return fmt.Errorf("%s.%w", r.field, err)
-		}
-		if err := checkWeights(r.Route); err != nil {
+		if err := checkRoute(r.Route, endpoints); err != nil {
 			return fmt.Errorf("%s.%w", r.field, err)
 		}
 	}
 	return checkEnum("masquerade", t.GetMasquerade(), localnetv1.Masquerade_name)
+}
+
+func checkRoute(r *localnetv1.Route, endpoints int) error {
+	if err := checkEnum("verdict", r.GetVerdict(), localnetv1.Verdict_name); err != nil {
+		return err
+	}
+	if forward := r.GetVerdict() == localnetv1.Verdict_VERDICT_FORWARD; forward != (len(r.GetEndpoints()) > 0) {
+		return fmt.Errorf("verdict: %s with %d endpoints", r.GetVerdict(), len(r.GetEndpoints()))
+	}
+	if err := checkIndices("endpoints", r.GetEndpoints(), endpoints); err != nil {
+		return err
+	}
+	return checkWeights(r)
 }
 
 func checkWeights(r *localnetv1.Route) error {

@@ -132,6 +132,8 @@ const (
 	BalanceAnnotation = "switchyard.net/balance"
 	// DrainAnnotation is how long TCP connections to an endpoint may stay after it has ceased to get new ones, such as "30s".
 	DrainAnnotation = "switchyard.net/drain-timeout"
+	// EdgeAnnotation is whether nodes hand connections from outside over to each other: true or false. See also [Node.Edge].
+	EdgeAnnotation = "switchyard.net/edge"
 	// EjectAnnotation is whether endpoints that do not answer get no new connections: true or false.
 	EjectAnnotation = "switchyard.net/eject"
 	// PingAnnotation is whether the node answers echo requests to the addresses of the Service: true or false.
@@ -156,7 +158,7 @@ const (
 // ServiceAnnotations are the names of all annotations of Services that count or may count, sorted.
 var ServiceAnnotations = [...]string{
 	KubeRouterFlagsAnnotation, KubeRouterSchedAnnotation, CalicoStrategyAnnotation, LoxilbSelectAnnotation, CiliumAlgorithmAnnotation, BalanceAnnotation,
-	DrainAnnotation, EjectAnnotation, PingAnnotation, PortRangesAnnotation, SlowStartAnnotation, ZoneWeightsAnnotation,
+	DrainAnnotation, EdgeAnnotation, EjectAnnotation, PingAnnotation, PortRangesAnnotation, SlowStartAnnotation, ZoneWeightsAnnotation,
 }
 
 // AnnotationBytes returns how many bytes of an annotation's value count: more for a list.
@@ -244,7 +246,10 @@ type Endpoint struct {
 	// NodeUnready reports that the endpoint comes last, because of the health of its Node. Package store sets it in copies of its own; sources
 	// leave it false.
 	NodeUnready bool
-	NodeName    string
+	// NodeApart reports that no connection can be handed over to the Node of the endpoint, because the Node does not take part. Package store sets it in
+	// copies of its own, if the edge is on; sources leave it false.
+	NodeApart bool
+	NodeName  string
 	// Zone is the zone of the endpoint, empty if it is not known.
 	Zone string
 	// ZoneHints and NodeHints are hints.forZones and hints.forNodes.
@@ -266,7 +271,13 @@ type Node struct {
 	// [NodeReady].
 	Health      NodeHealth
 	HealthSince time.Time
+	// Edge is [EdgeAnnotation] of the Node, cut as [Annotation.Value] is, empty if it is absent. By "v1,7635", the Node takes packets that others hand over,
+	// in the first version of their form and at that UDP port. Package brain reads it.
+	Edge string
 }
+
+// MostOfNode is how many addresses, and how many PodCIDRs, of a Node count for the edge of other nodes: the first ones.
+const MostOfNode = 64
 
 // NodeHealth is what the condition Ready of a Node says.
 type NodeHealth uint8

@@ -45,6 +45,15 @@ type WithPeers interface {
 	Peers() (addrs []netip.AddrPort, changed <-chan struct{})
 }
 
+// WithEdge is a Source that can tell other nodes whether this Node takes part in the edge.
+type WithEdge interface {
+	// AnnounceEdge tells others that this Node takes packets at a UDP port, as soon as it does. WithdrawEdge tells them that it will take none.
+	// Each is one attempt of at most 15 seconds, and does nothing if the cluster says so already. Both may be called concurrently with Run. An error names
+	// the remedy, and changes nothing for routing.
+	AnnounceEdge(ctx context.Context, port uint16) error
+	WithdrawEdge(ctx context.Context) error
+}
+
 // WithEvents is a Source that can report events to the cluster.
 type WithEvents interface {
 	// Report reports an event. It may be called concurrently with Run. An error changes nothing for routing.

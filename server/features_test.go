@@ -31,12 +31,13 @@ import (
 // script is a feed of states that a test makes. Each state is one record more or another one.
 type script struct {
 	mu      sync.Mutex
+	peers   []state.Peer    // of the node in further updates
 	updates []*state.Update // by revision, from 1 on
 	more    chan struct{}   // is closed by the next update
 }
 
 func newScript(records ...*state.Service) *script {
-	s := &script{more: make(chan struct{})}
+	s := &script{more: make(chan struct{}), peers: []state.Peer{{ID: state.PeerID(nodeName), Name: nodeName}}}
 	s.publish(records...)
 	return s
 }
@@ -44,7 +45,7 @@ func newScript(records ...*state.Service) *script {
 func (s *script) publish(changed ...*state.Service) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.updates = append(s.updates, &state.Update{Revision: state.Revision(len(s.updates) + 1), Node: &state.Node{Name: nodeName}, Changed: changed})
+	s.updates = append(s.updates, &state.Update{Revision: state.Revision(len(s.updates) + 1), Node: &state.Node{Name: nodeName, Peers: s.peers}, Changed: changed})
 	close(s.more)
 	s.more = make(chan struct{})
 }
@@ -78,6 +79,7 @@ func withFeatures(name string, port uint16) *state.Service {
 	to := state.Route{Verdict: state.Forward, Refused: 7, Endpoints: []state.Endpoint{
 		{Addr: netip.MustParseAddrPort("10.1.0.1:80"), Weight: 80}, {Addr: netip.MustParseAddrPort("10.1.0.2:80"), Weight: 20}}}
 	rtp := state.Route{Verdict: state.Forward, Endpoints: []state.Endpoint{{Addr: netip.MustParseAddrPort("10.1.0.1:0")}}}
+	web := state.Route{Verdict: state.Forward, Endpoints: []state.Endpoint{{Addr: netip.MustParseAddrPort("10.1.0.1:80")}}}
 	return &state.Service{Name: state.ServiceName{Namespace: "ns", Name: name}, Ports: []state.Port{
 		{
 			Name: "http", Protocol: state.TCP, Family: state.IPv4, Balance: state.HashClient, Ejection: true, DrainSeconds: 30,
@@ -88,6 +90,12 @@ func withFeatures(name string, port uint16) *state.Service {
 			Name: "rtp", Protocol: state.UDP, Family: state.IPv4,
 			Frontends: []state.Frontend{{Kind: state.ClusterIP, Addr: addr, Port: 1000 + port, LastPort: 1999}},
 			Internal:  state.Traffic{Inside: rtp, Outside: rtp},
+		},
+		{
+			Name: "web", Protocol: state.TCP, Family: state.IPv4,
+			Frontends: []state.Frontend{{Kind: state.LoadBalancer, Addr: netip.MustParseAddr("192.0.2.1"), Port: port}},
+			External:  state.Traffic{Inside: web, Outside: web, Masquerade: state.MasqueradeAlways},
+			Edge:      &state.Edge{Shares: []state.EdgeShare{{Node: 5, Weight: 1}}, Local: state.Route{Verdict: state.Drop}, Except: state.KindsOf(state.NodePort)},
 		},
 	}}
 }
@@ -267,6 +275,9 @@ func TestEachClientGetsItsFeatures(t *testing.T) {
 				if f&state.DrainDeadline == 0 {
 					want.Ports[0].Lingering = nil // of TCP, which clients know with a deadline only
 				}
+				if peers := len(r.Update.Node.Peers); peers != 0 != (f&state.EdgeShares != 0) {
+					t.Errorf("for %v: the node has %d peers", f, peers)
+				}
 				if len(r.Update.Changed) != 1 || len(r.Failed) > 0 || !r.Update.Changed[0].Equal(want) || r.Update.Full != (port == 1) {
 					t.Errorf("for %v: got %+v, want %+v", f, r, want)
 				}
@@ -274,6 +285,32 @@ func TestEachClientGetsItsFeatures(t *testing.T) {
 			}
 			synctest.Wait()
 			feed.publish(withFeatures("a", port+1))
+		}
+	})
+}
+
+// TestPeersAreForTheirClients: a change of the peers is no news of the node for a client without the edge.
+func TestPeersAreForTheirClients(t *testing.T) {
+	var feed *script
+	bubble(t, func(o *server.Options) {
+		feed = newScript(withFeatures("a", 1))
+		o.Feed = server.Only(nodeName, feed)
+	}, func(t *testing.T, w *world) {
+		clients := map[string]*watcher{}
+		for want, f := range map[string]state.Features{"2 node": state.AllFeatures, "2": state.AllFeatures &^ state.EdgeShares} {
+			c := watch(t, t.Context(), w.client(), accepting(f, nil))
+			c.expect("1 full node +a")
+			c.ready()
+			clients[want] = c
+		}
+		synctest.Wait()
+		feed.mu.Lock()
+		feed.peers = append(slices.Clone(feed.peers), state.Peer{ID: state.PeerID("other"), Name: "other"})
+		slices.SortFunc(feed.peers, func(a, b state.Peer) int { return a.Compare(&b) })
+		feed.mu.Unlock()
+		feed.publish()
+		for want, c := range clients {
+			c.expect(want)
 		}
 	})
 }

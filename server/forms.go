@@ -81,7 +81,7 @@ func (f *forms) forget(key weak.Pointer[state.Service]) {
 	delete(f.made, key)
 }
 
-// update returns u for a client that knows the accepted features, and how many of its records lack which feature. It is u itself if none does.
+// update returns u for a client that knows the accepted features, and how many of its records lack which feature. It is u itself if nothing changes.
 func (f *forms) update(u *state.Update, accepted state.Features) (converted *state.Update, lacking map[state.Features]int) {
 	if accepted == state.AllFeatures {
 		return u, nil
@@ -99,6 +99,12 @@ func (f *forms) update(u *state.Update, accepted state.Features) (converted *sta
 		}
 		return f.of(s, accepted, missing)
 	})
+	if node := u.Node.For(accepted); node != u.Node {
+		if converted == u {
+			converted = new(*u)
+		}
+		converted.Node = node
+	}
 	return converted, lacking
 }
 

@@ -51,6 +51,20 @@ func TestFormsAreShared(t *testing.T) {
 	}
 }
 
+// TestFormsOfNodes: a client without the edge gets nodes without peers.
+func TestFormsOfNodes(t *testing.T) {
+	var f forms
+	node := &state.Node{Name: "n", Peers: []state.Peer{{Name: "n"}}}
+	u := &state.Update{Full: true, Node: node, Changed: []*state.Service{{}}}
+	if same, _ := f.update(u, state.EdgeShares); same != u {
+		t.Error("a client with the edge gets another update")
+	}
+	v, lacking := f.update(u, state.AllFeatures&^state.EdgeShares)
+	if v == u || len(v.Node.Peers) > 0 || v.Node.Name != "n" || v.Changed[0] != u.Changed[0] || len(lacking) > 0 || u.Node != node || len(node.Peers) != 1 {
+		t.Errorf("got %+v, which lacks %v", v, lacking)
+	}
+}
+
 // TestFormsAreBounded: a client that names another set with each call makes the server keep no more than a few forms of a record.
 func TestFormsAreBounded(t *testing.T) {
 	var f forms

@@ -121,12 +121,12 @@ func (w *watch) send(sub subscription) error {
 		if w.o.OnSend != nil {
 			w.o.OnSend(w.client, u.Revision)
 		}
+		u, lacking := w.forms.update(u, w.accepted)
 		changed := u.Node
 		if !u.Full && node != nil && (node == u.Node || node.Equal(u.Node)) {
 			changed = nil
 		}
 		node, sub.after = u.Node, u.Revision
-		u, lacking := w.forms.update(u, w.accepted)
 		told = w.tell(lacking, told)
 		parts := protoconv.Parts(&w.encoder, u, changed, protoconv.Position{Instance: w.instance, Revision: sub.after}, partSize)
 		u = nil // the list of a full state is not kept for a slow client

@@ -12,8 +12,9 @@ type Changes struct {
 	// Added and Removed are the addresses of endpoints in routes, sorted. An address that several ports have counts once, and an address
 	// that one of them still has is not removed.
 	Added, Removed []netip.Addr
-	// Others name what else changed, in the order "ports", "frontends", "routes", "affinity", "balance", "ejection", "drain deadline", "health
-	// check". "ports" means that a port was added or removed. "routes" is there only if no address came or went: an endpoint has another port, or connections are treated in another way.
+	// Others name what else changed, in the order "ports", "frontends", "routes", "edge", "affinity", "balance", "ejection", "drain deadline", "health
+	// check". "ports" means that a port was added or removed. "routes" and "edge" are there only if no address came or went: an endpoint has another port, or
+	// connections are treated in another way.
 	Others []string
 }
 
@@ -24,7 +25,7 @@ func (c *Changes) IsEmpty() bool { return len(c.Added)+len(c.Removed)+len(c.Othe
 // Others is empty. The cost is linear in the size of the records.
 func ChangesOf(before, after *Service) (c Changes) {
 	const isBefore, isAfter = 1, 2
-	var ports, frontends, routes, affinity, balance, ejection, drain bool
+	var ports, frontends, routes, edge, affinity, balance, ejection, drain bool
 	in := map[netip.Addr]byte{} // the addresses that some route has and its counterpart lacks, and which of the records have them
 	for was, is := range merge(before.ports(), after.ports(), (*Port).Compare) {
 		if was == nil || is == nil {
@@ -32,6 +33,7 @@ func ChangesOf(before, after *Service) (c Changes) {
 			was, is = orEmpty(was), orEmpty(is)
 		} else {
 			frontends = frontends || !equalLists(was.Frontends, is.Frontends, Frontend.Equal)
+			edge = edge || !equal(was.Edge, is.Edge)
 			affinity = affinity || was.Affinity != is.Affinity
 			balance = balance || was.Balance != is.Balance
 			ejection = ejection || was.Ejection != is.Ejection
@@ -70,6 +72,7 @@ func ChangesOf(before, after *Service) (c Changes) {
 		{ports, "ports"},
 		{frontends, "frontends"},
 		{routes && len(c.Added)+len(c.Removed) == 0, "routes"},
+		{edge && len(c.Added)+len(c.Removed) == 0, "edge"},
 		{affinity, "affinity"},
 		{balance, "balance"},
 		{ejection, "ejection"},

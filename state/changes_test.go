@@ -61,6 +61,10 @@ func TestChangesOf(t *testing.T) {
 		})), "[] [] [routes]"},
 		{"a lingering endpoint", service(a), service(with(a, func(p *state.Port) { p.Lingering = route(80, 3).Endpoints })), "[] [] [routes]"},
 		{"a frontend", service(a), service(with(a, func(p *state.Port) { p.Frontends[0].Port = 81 })), "[] [] [frontends]"},
+		{"the share of a node", service(with(a, func(p *state.Port) { p.Edge = &state.Edge{Shares: []state.EdgeShare{{Node: 1, Weight: 1}}} })), service(with(a, func(p *state.Port) {
+			p.Edge = &state.Edge{Shares: []state.EdgeShare{{Node: 1, Weight: 2}}}
+		})), "[] [] [edge]"},
+		{"an edge", service(a), service(with(a, func(p *state.Port) { p.Edge = &state.Edge{} })), "[] [] [edge]"},
 		{"affinity", service(a), service(with(a, func(p *state.Port) { p.Affinity = time.Second })), "[] [] [affinity]"},
 		{"the health check", service(a), &state.Service{Ports: []state.Port{a}, HealthCheck: state.HealthCheck{Port: 1}}, "[] [] [health check]"},
 		{"several things", service(a), service(with(port("a", route(80, 1, 2, 3)), func(p *state.Port) {

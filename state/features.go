@@ -24,12 +24,14 @@ const (
 	Ejection
 	// DrainDeadline is [Port.DrainSeconds].
 	DrainDeadline
+	// EdgeShares are [Port.Edge] and [Node.Peers].
+	EdgeShares
 
 	// AllFeatures are the features of this version.
 	AllFeatures Features = 1<<iota - 1
 )
 
-var featureNames = [...]string{"weights", "balance", "ranges", "ping", "ejection", "drain-deadline"}
+var featureNames = [...]string{"weights", "balance", "ranges", "ping", "ejection", "drain-deadline", "edge"}
 
 // String returns the names of the features, with commas in between, or "none".
 func (f Features) String() string {
@@ -74,6 +76,8 @@ func (s *Service) Features() (uses Features) {
 		set(p.Balance != Random, Balances)
 		set(p.Ejection, Ejection)
 		set(p.DrainSeconds != 0, DrainDeadline)
+		set(p.Edge != nil, EdgeShares)
+		set(p.Edge != nil && p.Edge.Local.Weighted(), Weights)
 		for _, r := range p.Routes() {
 			set(r.Weighted(), Weights)
 		}
@@ -90,7 +94,7 @@ func (s *Service) Features() (uses Features) {
 //
 // Without Weights, endpoints share connections evenly, and none are rejected. Without Balances, they are drawn at random. Without Ranges, a
 // range is not served: such a consumer would serve its first port. Without Ping, addresses do not answer. Without Ejection and DrainDeadline,
-// silent endpoints and old connections stay.
+// silent endpoints and old connections stay. Without EdgeShares, no connection is handed over to another node.
 func (s *Service) For(accepted Features) (converted *Service, missing Features) {
 	if accepted&AllFeatures == AllFeatures {
 		return s, 0
@@ -120,6 +124,9 @@ func (p *Port) drop(missing Features) {
 	if missing&DrainDeadline != 0 {
 		p.DrainSeconds = 0
 	}
+	if missing&EdgeShares != 0 {
+		p.Edge = nil
+	}
 	if missing&Ping != 0 && slices.ContainsFunc(p.Frontends, func(f Frontend) bool { return f.Ping }) {
 		p.Frontends = slices.Clone(p.Frontends)
 		for i := range p.Frontends {
@@ -131,8 +138,13 @@ func (p *Port) drop(missing Features) {
 	}
 }
 
-// dropWeights makes all routes even. Routes that share their endpoints still do.
+// dropWeights makes all routes even. Routes that share their endpoints still do. The shares of nodes stay: other nodes have the same.
 func (p *Port) dropWeights() {
+	if p.Edge != nil && p.Edge.Local.Weighted() {
+		even := *p.Edge
+		even.Local.Endpoints = unweighted(slices.Clone(even.Local.Endpoints))
+		p.Edge = &even
+	}
 	routes := p.Routes()
 	var had [len(routes)][]Endpoint
 	for i, r := range routes {
@@ -163,10 +175,27 @@ func (u *Update) For(accepted Features) *Update {
 	if accepted&AllFeatures == AllFeatures {
 		return u
 	}
-	return u.Convert(func(s *Service) *Service {
+	u = u.Convert(func(s *Service) *Service {
 		converted, _ := s.For(accepted)
 		return converted
 	})
+	node := u.Node.For(accepted)
+	if node == u.Node {
+		return u
+	}
+	v := *u
+	v.Node = node
+	return &v
+}
+
+// For returns the node for a consumer that knows the accepted features only. It is n itself if nothing changes. It shares memory with n.
+func (n *Node) For(accepted Features) *Node {
+	if accepted&EdgeShares != 0 || n == nil || len(n.Peers) == 0 {
+		return n
+	}
+	without := *n
+	without.Peers = nil
+	return &without
 }
 
 // Convert returns the update with each record replaced by its conversion. It is u itself if all records stay.

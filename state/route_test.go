@@ -55,7 +55,7 @@ func TestRoutesOfTraffic(t *testing.T) {
 	for i, r := range p.Routes() {
 		r.Endpoints = at(uint16(i))
 	}
-	p.Lingering = at(4)
+	p.Edge, p.Lingering = &state.Edge{Local: state.Route{Endpoints: at(4)}}, at(5)
 	for i, list := range p.Serving() {
 		if !slices.Equal(list, at(uint16(i))) {
 			t.Errorf("list %d of endpoints that serve has %v", i, list)

@@ -118,10 +118,14 @@ type Port struct {
 	// Affinity is how long a client address (ClientIP affinity) stays with its endpoint after its last new connection to any of the
 	// port's frontends. It is a whole number of seconds. 0 means none.
 	Affinity time.Duration
-	// Lingering are serving endpoints of a UDP port that are in no route. They get no new connections here, but UDP flows that they
+	// Lingering are serving endpoints of a UDP port that are in no route of Internal and External. They get no new connections there, but UDP flows that they
 	// already have must not be deleted. A TCP port also has such endpoints if connections to removed endpoints are to be reset, or if DrainSeconds is set.
 	// Empty otherwise, ordered as [Route.Endpoints]. They have no weights.
 	Lingering []Endpoint
+	// Edge is set for a port whose connections from outside nodes hand over to each other, nil for all others. Such a port is of TCP or UDP, and Edge takes
+	// one of its frontends. It has no affinity, no [Balance] other than Random, no refused share in External, no ejection, no deadline and no ranges. Its
+	// pointer is shared: a copy of the port has the same Edge.
+	Edge *Edge
 }
 
 // Frontends yields the frontends of all ports, each with its port, in order. It yields nothing if s is nil.
@@ -154,11 +158,15 @@ func (p *Port) Routes() [4]*Route {
 	return [4]*Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside}
 }
 
-// Serving returns the lists of all endpoints that may have connections to the port, each ordered by [Endpoint.Compare]: of its routes, and Lingering.
-// A connection stays valid as long as its endpoint is in one of them. The lists are the port's own.
-func (p *Port) Serving() [5][]Endpoint {
+// Serving returns the lists of all endpoints that may have connections to the port, each ordered by [Endpoint.Compare]: of its routes, of Edge, and
+// Lingering. A connection stays valid as long as its endpoint is in one of them. The lists are the port's own.
+func (p *Port) Serving() [6][]Endpoint {
+	var handedOver []Endpoint
+	if p.Edge != nil {
+		handedOver = p.Edge.Local.Endpoints
+	}
 	return [...][]Endpoint{
-		p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints, p.External.Inside.Endpoints, p.External.Outside.Endpoints, p.Lingering,
+		p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints, p.External.Inside.Endpoints, p.External.Outside.Endpoints, handedOver, p.Lingering,
 	}
 }
 
@@ -429,6 +437,8 @@ type Node struct {
 	LocalDetector *LocalDetector
 	// NodePorts are the addresses on which frontends of kind NodePort are served. It is nil as LocalDetector is.
 	NodePorts *NodePortAddresses
+	// Peers are the nodes of the cluster with this one, ordered by [Peer.Compare]. It is empty unless the edge is on.
+	Peers []Peer
 }
 
 // Equal reports whether two records are the same in every field. Empty and nil slices are the same.
@@ -443,7 +453,7 @@ func (p *Port) Equal(o *Port) bool {
 		p.Balance == o.Balance && p.Ejection == o.Ejection && p.DrainSeconds == o.DrainSeconds &&
 		slices.EqualFunc(p.Frontends, o.Frontends, Frontend.Equal) &&
 		p.Internal.Equal(&o.Internal) && p.External.Equal(&o.External) &&
-		slices.Equal(p.Lingering, o.Lingering)
+		slices.Equal(p.Lingering, o.Lingering) && equal(p.Edge, o.Edge)
 }
 
 // Equal reports whether two frontends are the same in every field.
@@ -469,7 +479,8 @@ func (n *Node) Equal(o *Node) bool {
 		return true // as nearly always: a node may have many addresses
 	}
 	return n.Name == o.Name && slices.Equal(n.Addresses, o.Addresses) && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
-		slices.Equal(n.ServiceCIDRs, o.ServiceCIDRs) && equal(n.LocalDetector, o.LocalDetector) && equal(n.NodePorts, o.NodePorts)
+		slices.Equal(n.ServiceCIDRs, o.ServiceCIDRs) && equal(n.LocalDetector, o.LocalDetector) && equal(n.NodePorts, o.NodePorts) &&
+		(sameList(n.Peers, o.Peers) || slices.EqualFunc(n.Peers, o.Peers, func(a, b Peer) bool { return a.Equal(&b) }))
 }
 
 // equal compares settings that may be missing.

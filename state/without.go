@@ -41,6 +41,9 @@ func (p *Port) dropUnusedTraffic() {
 		stranded = append(stranded, endpointsOf(&p.External)...)
 		p.External = Traffic{}
 	}
+	if !p.Edge.TakesOneOf(p.Frontends) {
+		p.Edge = nil
+	}
 	if p.Protocol != UDP && p.DrainSeconds == 0 {
 		return
 	}

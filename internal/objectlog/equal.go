@@ -23,7 +23,7 @@ func equal(a, b model.Object) bool {
 	case *model.Node:
 		b, ok := b.(*model.Node)
 		return ok && a.Name == b.Name && a.Zone == b.Zone && slices.Equal(a.Addresses, b.Addresses) && a.Internal == b.Internal &&
-			slices.Equal(a.PodCIDRs, b.PodCIDRs) && a.Health == b.Health && a.HealthSince.Equal(b.HealthSince)
+			slices.Equal(a.PodCIDRs, b.PodCIDRs) && a.Health == b.Health && a.HealthSince.Equal(b.HealthSince) && a.Edge == b.Edge
 	case *model.Namespace:
 		b, ok := b.(*model.Namespace)
 		return ok && *a == *b
@@ -50,5 +50,5 @@ func equalSlices(a, b *model.EndpointSlice) bool {
 
 func equalEndpoints(a, b model.Endpoint) bool {
 	return a.Addr == b.Addr && a.Ready == b.Ready && a.Serving == b.Serving && a.Terminating == b.Terminating &&
-		a.NodeUnready == b.NodeUnready && a.NodeName == b.NodeName && a.Zone == b.Zone && slices.Equal(a.ZoneHints, b.ZoneHints) && slices.Equal(a.NodeHints, b.NodeHints)
+		a.NodeUnready == b.NodeUnready && a.NodeApart == b.NodeApart && a.NodeName == b.NodeName && a.Zone == b.Zone && slices.Equal(a.ZoneHints, b.ZoneHints) && slices.Equal(a.NodeHints, b.NodeHints)
 }

@@ -34,7 +34,7 @@ func samples() []model.Object {
 			}},
 			Hostnames: []string{"a-0"}, Pods: model.PackPods("", []string{"a-0"}), TriggerTime: at, Weight: "70",
 		},
-		&model.Node{Name: "n1", Zone: "west", Addresses: addrs(), Internal: 1, PodCIDRs: prefixes(), Health: model.NodeNotReady, HealthSince: at},
+		&model.Node{Name: "n1", Zone: "west", Addresses: addrs(), Internal: 1, PodCIDRs: prefixes(), Health: model.NodeNotReady, HealthSince: at, Edge: "v1,7635"},
 		&model.Namespace{Name: "ns", ProxyDisabled: true},
 		&model.ServiceCIDR{Name: "c", CIDRs: prefixes()},
 	}

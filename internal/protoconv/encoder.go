@@ -9,19 +9,27 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 	"github.com/switchyard-net/switchyard/state"
 )
 
 // Encoder marshals each record once, for any number of clients. It keeps a marshalled record for the life of the
 // record, and keeps one full state. The zero Encoder is ready. Its methods may be called concurrently.
 //
-// It identifies a record by its address. So a record, and the list of a full state, must not be modified after
+// It identifies a record by its address, and the peers of nodes by theirs. So a record, the list of a full state, and peers must not be modified after
 // encoding.
 type Encoder struct {
 	mu   sync.RWMutex
 	made map[weak.Pointer[state.Service]]mem.Buffer
 
 	sheets sheets
+
+	// peers belong to the node that was sent last, and encoded is the field of a WatchResponse that has them. All nodes of a cluster share them.
+	peers struct {
+		sync.Mutex
+		of      []state.Peer
+		encoded mem.Buffer
+	}
 }
 
 // service returns a record as a switchyard.localnet.v1.ServiceEndpoints after its length, as it stands in a field of another
@@ -52,6 +60,21 @@ func (e *Encoder) forget(key weak.Pointer[state.Service]) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.made, key)
+}
+
+// node appends a node to the WatchResponse that is being built. The node without its peers and its peers come as two fields, which a client
+// merges. So the peers of thousands of nodes are marshalled once.
+func (e *Encoder) node(b *builder, n *state.Node) {
+	b.merge(&localnetv1.WatchResponse{Node: Node(n.For(state.AllFeatures &^ state.EdgeShares))})
+	if len(n.Peers) == 0 {
+		return
+	}
+	e.peers.Lock()
+	defer e.peers.Unlock()
+	if len(e.peers.of) != len(n.Peers) || &e.peers.of[0] != &n.Peers[0] {
+		e.peers.of, e.peers.encoded = n.Peers, encode(&localnetv1.Node{Peers: messages(n.Peers, fillPeer)})
+	}
+	b.field(fieldNode, e.peers.encoded)
 }
 
 // encode marshals a message that this package made, after its length: its strings are UTF-8, so it cannot fail.

@@ -21,7 +21,7 @@ type fault[M any] struct {
 }
 
 func TestFaultsOfAService(t *testing.T) {
-	const udp, tcp, rtp = 0, 1, 2
+	const udp, tcp, rtp, web = 0, 1, 2, 3
 	for _, c := range []fault[localnetv1.ServiceEndpoints]{
 		{"protocol", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Protocol = 1 }, []string{"protocol is 1", "not known"}},
 		{"family", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Family = 0 }, []string{"family is FAMILY_UNSPECIFIED"}},
@@ -77,6 +77,29 @@ func TestFaultsOfAService(t *testing.T) {
 		{"no masquerade", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].External.Masquerade = 0 }, []string{"external.masquerade is MASQUERADE_UNSPECIFIED"}},
 		{"lingering index", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Lingering = []uint32{1 << 31} }, []string{"lingering[0] is 2147483648"}},
 		{"lingering TCP", func(m *localnetv1.ServiceEndpoints) { m.Ports[tcp].DrainSeconds = 0 }, []string{`port "http"`, "only endpoints of UDP"}},
+		{"edge of SCTP", func(m *localnetv1.ServiceEndpoints) { m.Ports[web].Protocol = localnetv1.Protocol_PROTOCOL_SCTP }, []string{`port "web"`, "edge is set", "this protocol"}},
+		{"edge with affinity", func(m *localnetv1.ServiceEndpoints) { m.Ports[web].AffinitySeconds = 1 }, []string{"edge is set", "this affinity_seconds"}},
+		{"edge with a hash", func(m *localnetv1.ServiceEndpoints) { m.Ports[web].Balance = 1 }, []string{"edge is set", "this balance"}},
+		{"edge with ejection", func(m *localnetv1.ServiceEndpoints) { m.Ports[web].Ejection = true }, []string{"edge is set", "this ejection"}},
+		{"edge with a deadline", func(m *localnetv1.ServiceEndpoints) { m.Ports[web].DrainSeconds = 1 }, []string{"edge is set", "this drain_seconds"}},
+		{"edge of a range", func(m *localnetv1.ServiceEndpoints) { m.Ports[rtp].Edge = m.Ports[web].Edge }, []string{`port "rtp"`, "edge is set", "this balance"}},
+		{"edge of a random range", func(m *localnetv1.ServiceEndpoints) { m.Ports[rtp].Edge, m.Ports[rtp].Balance = m.Ports[web].Edge, 0 }, []string{"edge is set", "this last_port"}},
+		{"edge with a refused share", func(m *localnetv1.ServiceEndpoints) {
+			m.Ports[web].External.Outside.Weights, m.Ports[web].External.Outside.RefusedWeight = []uint32{1, 1}, 1
+		}, []string{"edge is set", "refused_weight of external"}},
+		{"edge for cluster IPs", func(m *localnetv1.ServiceEndpoints) { m.Ports[web].Edge.Except = []localnetv1.FrontendKind{1, 4} }, []string{"edge.except[0] is FRONTEND_KIND_CLUSTER_IP"}},
+		{"edge for an unknown kind", func(m *localnetv1.ServiceEndpoints) { m.Ports[web].Edge.Except = []localnetv1.FrontendKind{5} }, []string{"edge.except[0] is 5"}},
+		{"order of kinds", func(m *localnetv1.ServiceEndpoints) { m.Ports[web].Edge.Except = []localnetv1.FrontendKind{4, 3} }, []string{"edge.except[1] must come before edge.except[0]"}},
+		{"edge for no frontend", func(m *localnetv1.ServiceEndpoints) { m.Ports[web].Edge.Except = []localnetv1.FrontendKind{2, 4} }, []string{"edge is set, but there is no frontend"}},
+		{"edge without local", func(m *localnetv1.ServiceEndpoints) { m.Ports[web].Edge.Local = nil }, []string{"edge.local.verdict is VERDICT_UNSPECIFIED"}},
+		{"edge that rejects", func(m *localnetv1.ServiceEndpoints) {
+			m.Ports[web].Edge.Local = &localnetv1.Route{Verdict: localnetv1.Verdict_VERDICT_REJECT}
+		}, []string{"edge.local has the verdict VERDICT_REJECT"}},
+		{"edge that refuses", func(m *localnetv1.ServiceEndpoints) { m.Ports[web].Edge.Local.RefusedWeight = 9 }, []string{"edge.local.refused_weight is 9"}},
+		{"endpoint of an edge elsewhere", func(m *localnetv1.ServiceEndpoints) { m.Ports[web].Edge.Local.Endpoints = []uint32{0, 1} }, []string{"edge.local.endpoints[1] is 10.1.0.3:80", "another node"}},
+		{"share 0", func(m *localnetv1.ServiceEndpoints) { m.Ports[web].Edge.Shares[1].Weight = 0 }, []string{"edge.shares[1].weight is 0"}},
+		{"order of shares", func(m *localnetv1.ServiceEndpoints) { m.Ports[web].Edge.Shares[1].Node = 6 }, []string{"edge.shares[1] must come before edge.shares[0]"}},
+		{"a share twice", func(m *localnetv1.ServiceEndpoints) { m.Ports[web].Edge.Shares[1].Node = 7 }, []string{"edge.shares[1] is the same"}},
 		{"health check port", func(m *localnetv1.ServiceEndpoints) { m.HealthCheck.Port = 0 }, []string{"health_check.port is 0"}},
 		{"health check count", func(m *localnetv1.ServiceEndpoints) { m.HealthCheck.LocalIpv6 = 1 << 31 }, []string{"health_check"}},
 	} {
@@ -107,6 +130,13 @@ func TestFaultsOfANode(t *testing.T) {
 		}, []string{"interface_name_prefix", "1 to 15 bytes"}},
 		{"node port range", func(m *localnetv1.Node) { m.NodePortAddresses.Cidrs[0].Length = 33 }, []string{"node_port_addresses: cidrs[0].length is 33"}},
 		{"order", func(m *localnetv1.Node) { c := m.ServiceCidrs; c[0], c[1] = c[1], c[0] }, []string{"service_cidrs[1] must come before"}},
+		{"order of peers", func(m *localnetv1.Node) { p := m.Peers; p[0], p[1] = p[1], p[0] }, []string{"peers[1] must come before peers[0]"}},
+		{"a peer twice", func(m *localnetv1.Node) { m.Peers[1] = m.Peers[0] }, []string{"peers[1] must come before peers[0], and occur once"}},
+		{"another ID", func(m *localnetv1.Node) { m.Peers[1].Id++ }, []string{"peers[1].id is 96712487; it must be 96712486", `"node-b"`}},
+		{"address of a peer", func(m *localnetv1.Node) { m.Peers[0].Addresses[1] = nil }, []string{"peers[0].addresses[1] has 0 bytes"}},
+		{"pod CIDR of a peer", func(m *localnetv1.Node) { m.Peers[0].PodCidrs[0].Address[3] = 1 }, []string{"peers[0].pod_cidrs[0] is 10.1.0.1/24", "masked"}},
+		{"port of a peer", func(m *localnetv1.Node) { m.Peers[0].Port = 65536 }, []string{"peers[0].port is 65536"}},
+		{"a peer without addresses", func(m *localnetv1.Node) { m.Peers[1].Addresses = nil }, []string{"peers[1].port is 7636; it must be 0 without addresses"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := protoconv.Node(fullNode())

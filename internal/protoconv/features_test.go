@@ -27,7 +27,7 @@ func TestFeatures(t *testing.T) {
 			t.Errorf("%v is %v in the protocol", f, names)
 		}
 	}
-	if got := protoconv.ParseFeatures([]localnetv1.Feature{0, -1, 7, 8, 9, 1 << 30, 1}); got != state.Weights {
+	if got := protoconv.ParseFeatures([]localnetv1.Feature{0, -1, 8, 9, 10, 1 << 30, 1}); got != state.Weights {
 		t.Errorf("of values that are not known came %v", got)
 	}
 }

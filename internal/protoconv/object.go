@@ -14,6 +14,9 @@ import (
 // NodeHealthHeader is in the header of Follow if the Nodes there have their health. Relays of earlier versions have no health of Nodes.
 const NodeHealthHeader = "node-health"
 
+// NodeEdgeHeader is in the header of Follow if the Nodes there have their annotation for the edge.
+const NodeEdgeHeader = "node-edge"
+
 // Object returns the message of an object, empty for an unknown kind.
 func Object(o model.Object) *clusterv1.Object {
 	switch o := o.(type) {
@@ -24,7 +27,7 @@ func Object(o model.Object) *clusterv1.Object {
 	case *model.Node:
 		return &clusterv1.Object{Object: &clusterv1.Object_Node{Node: &clusterv1.Node{
 			Name: text(o.Name), Zone: text(o.Zone), Addresses: addresses(o.Addresses), PodCidrs: messages(o.PodCIDRs, fillRange),
-			Internal: uint32(o.Internal), Health: clusterv1.NodeHealth(o.Health), HealthSince: timestamp(o.HealthSince),
+			Internal: uint32(o.Internal), Health: clusterv1.NodeHealth(o.Health), HealthSince: timestamp(o.HealthSince), Edge: text(o.Edge),
 		}}}
 	case *model.Namespace:
 		return &clusterv1.Object{Object: &clusterv1.Object_Namespace{Namespace: &clusterv1.Namespace{
@@ -276,7 +279,7 @@ func parseEndpointSlice(m *clusterv1.EndpointSlice) (s *model.EndpointSlice, err
 }
 
 func parseClusterNode(m *clusterv1.Node) (n *model.Node, err error) {
-	n = &model.Node{Name: m.GetName(), Zone: m.GetZone()}
+	n = &model.Node{Name: m.GetName(), Zone: m.GetZone(), Edge: m.GetEdge()}
 	if n.Addresses, err = parseAddresses("addresses", m.GetAddresses()); err != nil {
 		return n, err
 	}

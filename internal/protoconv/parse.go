@@ -93,7 +93,10 @@ func readPort(m *localnetv1.Port, sources [][]netip.Prefix, p *state.Port) (err 
 	if p.Protocol != state.UDP && p.DrainSeconds == 0 && len(m.GetLingering()) > 0 {
 		return fmt.Errorf("lingering has endpoints; only endpoints of UDP and of ports with drain_seconds can linger")
 	}
-	p.Lingering, err = pick("lingering", m.GetLingering(), all)
+	if p.Lingering, err = pick("lingering", m.GetLingering(), all); err != nil {
+		return err
+	}
+	p.Edge, err = parseEdge(m.GetEdge(), all, p)
 	return err
 }
 
@@ -317,11 +320,13 @@ func Node(n *state.Node) *localnetv1.Node {
 
 		PodDetection:      podDetection(n.LocalDetector),
 		NodePortAddresses: nodePortAddresses(n.NodePorts),
+
+		Peers: messages(n.Peers, fillPeer),
 	}
 }
 
-// ParseNode reads a node, which must be set. If only some settings have faults, it returns the node without these
-// settings, and an error.
+// ParseNode reads a node, which must be set. If only some settings or the peers have faults, it returns the node without these
+// settings or all peers, and an error.
 func ParseNode(m *localnetv1.Node) (*state.Node, error) {
 	if m == nil {
 		return nil, fmt.Errorf("node is not set")
@@ -343,6 +348,9 @@ func ParseNode(m *localnetv1.Node) (*state.Node, error) {
 	}
 	if n.NodePorts, err = parseNodePortAddresses(m.GetNodePortAddresses()); err != nil {
 		faults = append(faults, fmt.Errorf("node %s: node_port_addresses: %w", quote(n.Name), err))
+	}
+	if n.Peers, err = parsePeers(m.GetPeers()); err != nil {
+		faults = append(faults, fmt.Errorf("node %s: %w", quote(n.Name), err))
 	}
 	return n, errors.Join(faults...)
 }

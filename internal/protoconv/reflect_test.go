@@ -41,6 +41,8 @@ func TestNothingOfAServiceIsLost(t *testing.T) {
 		".Ports[0].Frontends[2].Restricted", ".Ports[0].Internal.Inside.Endpoints[0].Addr (address)", ".Ports[0].External.Masquerade",
 		".Ports[1].Balance", ".Ports[1].Ejection", ".Ports[1].DrainSeconds", ".Ports[0].Frontends[0].Ping", ".Ports[0].External.Inside.Endpoints[0].Weight",
 		".Ports[0].External.Inside.Refused", ".Ports[2].Frontends[0].LastPort",
+		".Ports[3].Edge (unset)", ".Ports[3].Edge.Shares[0].Weight", ".Ports[3].Edge.Shares[1].Node", ".Ports[3].Edge.Shares (one less)", ".Ports[3].Edge.Except (zero)",
+		".Ports[3].Edge.Local.Endpoints[1].Weight", ".Ports[3].Edge.Local.Endpoints[1].Addr (port)",
 		".HealthCheck.Port", ".HealthCheck.LocalIPv4", ".HealthCheck.LocalIPv6",
 	})
 }
@@ -49,7 +51,8 @@ func TestNothingOfANodeIsLost(t *testing.T) {
 	testEveryChange(t, fullNode, func(n *state.Node) (*state.Node, error) {
 		return protoconv.ParseNode(transmit(t, protoconv.Node(n)))
 	}, (*state.Node).Equal, []string{".Name", ".Addresses[0]", ".Addresses (order)", ".PodCIDRs (one less)",
-		".LocalDetector.ClusterCIDRs (order)", ".LocalDetector (unset)", ".NodePorts.Primary", ".NodePorts.CIDRs (one less)", ".NodePorts (unset)"})
+		".LocalDetector.ClusterCIDRs (order)", ".LocalDetector (unset)", ".NodePorts.Primary", ".NodePorts.CIDRs (one less)", ".NodePorts (unset)",
+		".Peers[1].Port", ".Peers[1].Port (zero)", ".Peers[0].Addresses (order)", ".Peers[1].Addresses[0]", ".Peers[0].PodCIDRs (one less)", ".Peers (one less)"})
 }
 
 func TestNothingOfAnObjectIsLost(t *testing.T) {
@@ -63,8 +66,8 @@ func TestNothingOfAnObjectIsLost(t *testing.T) {
 	})
 	testObject(t, func() *model.Node {
 		return &model.Node{Name: "n", Zone: "z", Addresses: addrs("192.0.2.1", "2001:db8::1"), Internal: 1, PodCIDRs: prefixes("10.1.0.0/24", "fd00::/64"),
-			Health: model.NodeNotReady, HealthSince: time.Unix(5, 0).UTC()}
-	}, []string{".Name", ".Zone", ".Addresses (order)", ".PodCIDRs (order)", ".Health", ".HealthSince"})
+			Health: model.NodeNotReady, HealthSince: time.Unix(5, 0).UTC(), Edge: "v1,7635"}
+	}, []string{".Name", ".Zone", ".Addresses (order)", ".PodCIDRs (order)", ".Health", ".HealthSince", ".Edge"})
 	testObject(t, func() *model.Namespace { return &model.Namespace{Name: "n", ProxyDisabled: true} }, []string{".Name", ".ProxyDisabled"})
 	testObject(t, func() *model.ServiceCIDR {
 		return &model.ServiceCIDR{Name: "c", CIDRs: prefixes("10.1.0.0/24", "fd00::/64")}
@@ -99,7 +102,7 @@ func testEveryChange[T any](t *testing.T, full func() *T, there func(*T) (*T, er
 	survived := make(map[string]bool)
 	n := 0
 	for path, changed := range fields.Changes(t, full) {
-		if strings.HasSuffix(path, ".NodeUnready") {
+		if strings.HasSuffix(path, ".NodeUnready") || strings.HasSuffix(path, ".NodeApart") {
 			continue // the store's own
 		}
 		n++
@@ -196,16 +199,41 @@ func fullService() *state.Service {
 				Internal: state.Traffic{Inside: forward("10.1.0.1:0"), Outside: forward("10.1.0.1:0")},
 				External: state.Traffic{Inside: forward("10.1.0.1:0"), Outside: forward("10.1.0.2:0")},
 			},
+			{
+				Name: "web", Protocol: state.TCP, Family: state.IPv4,
+				Frontends: []state.Frontend{
+					{Kind: state.ExternalIP, Addr: netip.MustParseAddr("192.0.2.1"), Port: 80},
+					{Kind: state.NodePort, Port: 30080},
+				},
+				External: state.Traffic{Inside: forward("10.1.0.1:80", "10.1.0.3:80"), Outside: forward("10.1.0.1:80", "10.1.0.3:80"), Masquerade: state.MasqueradeAlways},
+				Edge: &state.Edge{
+					Shares: []state.EdgeShare{{Node: 7, Weight: 3}, {Node: 1 << 31, Weight: 70000}},
+					Local:  state.Route{Verdict: state.Forward, Endpoints: local("10.1.0.1:80", "10.1.0.5:80")},
+					Except: state.KindsOf(state.NodePort),
+				},
+			},
 		},
 		HealthCheck: state.HealthCheck{Port: 30000, LocalIPv4: 1, LocalIPv6: 2},
 	}
+}
+
+// local returns endpoints on this node, with the weights 1, 2 and so on.
+func local(list ...string) (out []state.Endpoint) {
+	for i, s := range list {
+		out = append(out, state.Endpoint{Addr: netip.MustParseAddrPort(s), Local: true, Weight: uint16(i + 1)})
+	}
+	return out
 }
 
 func fullNode() *state.Node {
 	return &state.Node{Name: "node-a", Addresses: addrs("192.0.2.1", "2001:db8::1"), PodCIDRs: prefixes("10.1.0.0/24", "fd00:1::/64"),
 		ServiceCIDRs:  prefixes("10.96.0.0/12", "fd96::/108"),
 		LocalDetector: &state.LocalDetector{ClusterCIDRs: prefixes("10.0.0.0/8", "fd00::/16")},
-		NodePorts:     &state.NodePortAddresses{Primary: true, CIDRs: prefixes("192.0.2.0/24", "2001:db8::/32")}}
+		NodePorts:     &state.NodePortAddresses{Primary: true, CIDRs: prefixes("192.0.2.0/24", "2001:db8::/32")},
+		Peers: []state.Peer{
+			{ID: state.PeerID("node-a"), Name: "node-a", Addresses: addrs("192.0.2.1", "2001:db8::1"), PodCIDRs: prefixes("10.1.0.0/24", "fd00:1::/64"), Port: 7635},
+			{ID: state.PeerID("node-b"), Name: "node-b", Addresses: addrs("192.0.2.2"), Port: 7636},
+		}}
 }
 
 func fullModelService() *model.Service {

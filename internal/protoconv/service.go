@@ -40,6 +40,7 @@ func (r *sourceRanges) fillPort(p *state.Port, m *localnetv1.Port) {
 	m.Balance = localnetv1.Balance(p.Balance)
 	m.Ejection = p.Ejection
 	m.DrainSeconds = p.DrainSeconds
+	m.Edge = edge(p.Edge, all)
 }
 
 // lingering returns the lingering endpoints that a message contains: the endpoints of UDP ports, and of ports with a deadline. Clients consider

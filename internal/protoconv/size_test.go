@@ -25,6 +25,8 @@ func TestLargestRecordFits(t *testing.T) {
 		"frontends": {largePort("", (brain.MaxEntries-5)/5, 0, 0)},
 		"sources":   {largePort("", 1, brain.MaxEntries-11, 0)},
 		"ports":     manyPorts(brain.MaxEntries/10, 1, 0),
+		"local":     {withEdge(largePort("", 1, 0, brain.MaxEntries-10), 0)},
+		"shares":    {withEdge(largePort("", 1, 0, brain.MaxEntries-10), 65536)},
 	} {
 		n := proto.Size(Service(&state.Service{Name: state.ServiceName{Namespace: "ns", Name: "svc"}, Ports: ports}))
 		t.Logf("%s: %d bytes", name, n)
@@ -32,6 +34,16 @@ func TestLargestRecordFits(t *testing.T) {
 			t.Errorf("%s: %d bytes, which is more than clients take", name, n)
 		}
 	}
+}
+
+// withEdge gives a port an edge with so many shares. All other endpoints are on this node.
+func withEdge(p state.Port, shares int) state.Port {
+	p.Edge = &state.Edge{Local: state.Route{Verdict: state.Forward, Endpoints: p.External.Outside.Endpoints[shares:]}, Except: state.KindsOf(state.NodePort)}
+	for i := range shares {
+		p.Edge.Shares = append(p.Edge.Shares, state.EdgeShare{Node: uint32(i), Weight: 24})
+		p.External.Outside.Endpoints[i].Local = false
+	}
+	return p
 }
 
 func weighted(p state.Port) state.Port {

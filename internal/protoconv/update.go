@@ -11,9 +11,10 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// The numbers of the fields that hold services.
+// The numbers of the fields that hold services and nodes.
 const (
 	fieldNextEndpoints = 2 // of NextItem
+	fieldNode          = 2 // of WatchResponse
 	fieldChanged       = 3 // of WatchResponse
 )
 
@@ -28,7 +29,7 @@ func NextItem(e *Encoder, s *state.Service) *Raw {
 // along unless it is nil. Messages are made as they are asked for; u is not kept for that. at is the position, which the last of
 // them has; the second value reports whether it is the last.
 func Parts(e *Encoder, u *state.Update, node *state.Node, at Position, size int) iter.Seq2[*Raw, bool] {
-	p := partition{full: u.Full, removed: u.Removed, triggers: u.Triggers, node: node, at: at, size: size}
+	p := partition{encoder: e, full: u.Full, removed: u.Removed, triggers: u.Triggers, node: node, at: at, size: size}
 	if u.Full {
 		p.services = e.stretches(u.Changed)
 	} else {
@@ -41,6 +42,7 @@ func Parts(e *Encoder, u *state.Update, node *state.Node, at Position, size int)
 
 // partition is an update that is to be sent in parts.
 type partition struct {
+	encoder  *Encoder
 	full     bool
 	services []stretch
 	removed  []state.ServiceName
@@ -60,7 +62,7 @@ func (p *partition) messages(yield func(part *Raw, last bool) bool) {
 	}
 	begin()
 	if p.node != nil {
-		b.merge(&localnetv1.WatchResponse{Node: Node(p.node)})
+		p.encoder.node(&b, p.node)
 	}
 	// room hands over what there is if it is enough for a part.
 	room := func() bool {

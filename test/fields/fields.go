@@ -82,6 +82,10 @@ func visit(t testing.TB, v reflect.Value, path string, f func(path string, chang
 			visit(t, value, path+"."+field.Name, f)
 		}
 	case reflect.Pointer:
+		if v.IsNil() {
+			f(path+" (set)", func() { v.Set(reflect.New(v.Type().Elem())) })
+			return
+		}
 		visit(t, v.Elem(), path, f)
 		f(path+" (unset)", func() { v.SetZero() })
 	case reflect.Slice:

@@ -171,6 +171,9 @@ func (h *History) newNode(pool *Node) *model.Node {
 	if h.opts.NodeHealth.Percent > 0 {
 		h.setHealth(n)
 	}
+	if h.opts.Edge {
+		n.Edge = pick(h, []string{"v1,7635", "v1,7635", "v1,7635", "v1,7636", "", "v2,7635"})
+	}
 	return n
 }
 

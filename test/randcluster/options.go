@@ -65,7 +65,9 @@ type Options struct {
 	IgnoreExternalIPs bool
 	Budgets           oracle.Budgets
 	// NodeHealth lets Nodes become unready, if its rule is on: some long ago, others just now.
-	NodeHealth    oracle.NodeHealth
+	NodeHealth oracle.NodeHealth
+	// Edge lets Nodes take part in the edge, and Services be asked for it. Some annotations are bad.
+	Edge          bool
 	NodePortAddrs func(netip.Addr) bool
 }
 

@@ -230,6 +230,9 @@ func (h *History) drawAnnotations(s *model.Service) {
 	if len(h.opts.SlowStarts) > 0 && h.chance(0.5) {
 		s.Annotations = append(s.Annotations, model.Annotation{Name: model.SlowStartAnnotation, Value: pick(h, h.opts.SlowStarts)})
 	}
+	if h.opts.Edge && h.chance(0.5) {
+		s.Annotations = append(s.Annotations, model.Annotation{Name: model.EdgeAnnotation, Value: pick(h, []string{"true", "true", "false", "yes"})})
+	}
 	if h.opts.Ranges && h.chance(0.5) {
 		s.Annotations = append(s.Annotations, model.Annotation{Name: model.PortRangesAnnotation, Value: pick(h, ranges)})
 	}

@@ -57,6 +57,8 @@ const (
 	Feature_FEATURE_EJECTION Feature = 5
 	// Port.drain_seconds. Otherwise it is 0, and lingering has endpoints of UDP only.
 	Feature_FEATURE_DRAIN_DEADLINE Feature = 6
+	// Port.edge and Node.peers. Otherwise they are not set: no connection is handed over to another node.
+	Feature_FEATURE_EDGE Feature = 7
 )
 
 // Enum value maps for Feature.
@@ -69,6 +71,7 @@ var (
 		4: "FEATURE_PING",
 		5: "FEATURE_EJECTION",
 		6: "FEATURE_DRAIN_DEADLINE",
+		7: "FEATURE_EDGE",
 	}
 	Feature_value = map[string]int32{
 		"FEATURE_UNSPECIFIED":    0,
@@ -78,6 +81,7 @@ var (
 		"FEATURE_PING":           4,
 		"FEATURE_EJECTION":       5,
 		"FEATURE_DRAIN_DEADLINE": 6,
+		"FEATURE_EDGE":           7,
 	}
 )
 
@@ -1619,7 +1623,8 @@ func (x *SourceRanges) GetRanges() []*Prefix {
 // Valid: protocol and family are set, to values that are known. There is at least one frontend. Each frontend is valid. Each endpoint has an
 // address of the family and a port of 1 to 65535. internal is valid if a frontend has kind CLUSTER_IP, and external if one has another kind.
 // What no frontend leads to need not be looked at. Each index in lingering is below the number of endpoints and above the one before it. balance
-// is a value that is known. Either all frontends have a last_port, or none. If they have, the ports of endpoints are 0 instead.
+// is a value that is known. Either all frontends have a last_port, or none. If they have, the ports of endpoints are 0 instead. edge is valid if
+// it is set.
 //
 // An address of the family IPV4 has 4 bytes. One of IPV6 has 16 bytes and is no IPv4-mapped one (::ffff:0:0/96).
 type Port struct {
@@ -1641,7 +1646,7 @@ type Port struct {
 	AffinitySeconds uint32 `protobuf:"varint,8,opt,name=affinity_seconds,json=affinitySeconds,proto3" json:"affinity_seconds,omitempty"`
 	// Only for UDP, and for ports with drain_seconds: indices of endpoints that get no new connections here but still serve, so that their
 	// flows stay. Delete flows from the port's frontends to endpoints that are neither in this list nor in any route of internal and
-	// external, inside and outside. Then clients who go on sending reach another endpoint. Also delete flows to a frontend that began before
+	// external, inside and outside, nor in edge.local. Then clients who go on sending reach another endpoint. Also delete flows to a frontend that began before
 	// the frontend was programmed.
 	Lingering []uint32 `protobuf:"varint,9,rep,packed,name=lingering,proto3" json:"lingering,omitempty"`
 	// How new connections are shared between endpoints. ClientIP affinity wins over it. Feature balance.
@@ -1650,7 +1655,11 @@ type Port struct {
 	Ejection bool `protobuf:"varint,11,opt,name=ejection,proto3" json:"ejection,omitempty"`
 	// For how many seconds connections to an endpoint may stay after it has ceased to get new ones. 0: there is no deadline, as for a
 	// range of ports. Feature drain deadline.
-	DrainSeconds  uint32 `protobuf:"varint,12,opt,name=drain_seconds,json=drainSeconds,proto3" json:"drain_seconds,omitempty"`
+	DrainSeconds uint32 `protobuf:"varint,12,opt,name=drain_seconds,json=drainSeconds,proto3" json:"drain_seconds,omitempty"`
+	// How nodes hand connections from outside over to each other. Unset: they do not. It is set only for TCP and UDP, if a frontend has a kind that is
+	// neither CLUSTER_IP nor in edge.except. It is never set with affinity_seconds, balance, ejection, drain_seconds, ranges, or a refused_weight of
+	// external. Feature edge.
+	Edge          *Edge `protobuf:"bytes,13,opt,name=edge,proto3" json:"edge,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1769,6 +1778,136 @@ func (x *Port) GetDrainSeconds() uint32 {
 	return 0
 }
 
+func (x *Port) GetEdge() *Edge {
+	if x != nil {
+		return x.Edge
+	}
+	return nil
+}
+
+// Edge is how nodes hand connections from outside over to each other (direct server return). The node at which a packet comes in chooses a node
+// by shares, and sends it the packet as it is, in a tunnel. The other node serves the packet by local, and its answers go to the client directly.
+//
+// Valid: the port is as Port.edge says. local is valid, its verdict is FORWARD or DROP, all its endpoints are local, and it has no refused_weight. The
+// nodes of shares ascend, and each weight is above 0. The values of except ascend, and each is known and not CLUSTER_IP.
+type Edge struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The nodes that serve the port. Empty: this node hands nothing over, and only local counts.
+	Shares []*EdgeShare `protobuf:"bytes,1,rep,name=shares,proto3" json:"shares,omitempty"`
+	// Where connections go that another node has handed over to this one, and those in this node's own share. No connection is masqueraded.
+	Local *Route `protobuf:"bytes,2,opt,name=local,proto3" json:"local,omitempty"`
+	// Connections to frontends of these kinds are not handed over. Such frontends are as without edge.
+	Except        []FrontendKind `protobuf:"varint,3,rep,packed,name=except,proto3,enum=switchyard.localnet.v1.FrontendKind" json:"except,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Edge) Reset() {
+	*x = Edge{}
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Edge) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Edge) ProtoMessage() {}
+
+func (x *Edge) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Edge.ProtoReflect.Descriptor instead.
+func (*Edge) Descriptor() ([]byte, []int) {
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Edge) GetShares() []*EdgeShare {
+	if x != nil {
+		return x.Shares
+	}
+	return nil
+}
+
+func (x *Edge) GetLocal() *Route {
+	if x != nil {
+		return x.Local
+	}
+	return nil
+}
+
+func (x *Edge) GetExcept() []FrontendKind {
+	if x != nil {
+		return x.Except
+	}
+	return nil
+}
+
+// EdgeShare is the share of one node in the connections of a port.
+type EdgeShare struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the node among Node.peers. A client ignores a share of a node that it does not know, or that takes no part.
+	Node uint32 `protobuf:"fixed32,1,opt,name=node,proto3" json:"node,omitempty"`
+	// The sum of the weights of its endpoints, or their number if they have no weights.
+	Weight        uint32 `protobuf:"varint,2,opt,name=weight,proto3" json:"weight,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EdgeShare) Reset() {
+	*x = EdgeShare{}
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EdgeShare) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EdgeShare) ProtoMessage() {}
+
+func (x *EdgeShare) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EdgeShare.ProtoReflect.Descriptor instead.
+func (*EdgeShare) Descriptor() ([]byte, []int) {
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *EdgeShare) GetNode() uint32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *EdgeShare) GetWeight() uint32 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
 // Frontend is an address and port that clients connect to.
 //
 // Valid: kind is set, to a value that is known. The address is empty for NODE_PORT, and of the port's family for all others. The port is 1 to
@@ -1798,7 +1937,7 @@ type Frontend struct {
 
 func (x *Frontend) Reset() {
 	*x = Frontend{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[18]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1810,7 +1949,7 @@ func (x *Frontend) String() string {
 func (*Frontend) ProtoMessage() {}
 
 func (x *Frontend) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[18]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1823,7 +1962,7 @@ func (x *Frontend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Frontend.ProtoReflect.Descriptor instead.
 func (*Frontend) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{18}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Frontend) GetKind() FrontendKind {
@@ -1888,7 +2027,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[19]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1900,7 +2039,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[19]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1913,7 +2052,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{19}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Endpoint) GetAddress() []byte {
@@ -1957,7 +2096,7 @@ type Traffic struct {
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[20]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1969,7 +2108,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[20]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1982,7 +2121,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{20}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Traffic) GetInside() *Route {
@@ -2027,7 +2166,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[21]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2039,7 +2178,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[21]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2052,7 +2191,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{21}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Route) GetVerdict() Verdict {
@@ -2095,7 +2234,7 @@ type Prefix struct {
 
 func (x *Prefix) Reset() {
 	*x = Prefix{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[22]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2107,7 +2246,7 @@ func (x *Prefix) String() string {
 func (*Prefix) ProtoMessage() {}
 
 func (x *Prefix) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[22]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2120,7 +2259,7 @@ func (x *Prefix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefix.ProtoReflect.Descriptor instead.
 func (*Prefix) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{22}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Prefix) GetAddress() []byte {
@@ -2153,7 +2292,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[23]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2165,7 +2304,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[23]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2178,7 +2317,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{23}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *HealthCheck) GetPort() uint32 {
@@ -2217,13 +2356,15 @@ type Node struct {
 	PodDetection *PodDetection `protobuf:"bytes,5,opt,name=pod_detection,json=podDetection,proto3" json:"pod_detection,omitempty"`
 	// Where frontends of kind NODE_PORT are. Unset as pod_detection may be.
 	NodePortAddresses *NodePortAddresses `protobuf:"bytes,6,opt,name=node_port_addresses,json=nodePortAddresses,proto3" json:"node_port_addresses,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// The nodes of the cluster with this one, ordered by id and name. Empty unless connections are handed over to other nodes. Feature edge.
+	Peers         []*Peer `protobuf:"bytes,7,rep,name=peers,proto3" json:"peers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[24]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2235,7 +2376,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[24]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2248,7 +2389,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{24}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Node) GetName() string {
@@ -2293,6 +2434,97 @@ func (x *Node) GetNodePortAddresses() *NodePortAddresses {
 	return nil
 }
 
+func (x *Node) GetPeers() []*Peer {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
+// Peer is a node of the cluster, as others see it that hand connections over to it.
+//
+// Valid: id is the hash of the name. Addresses are as in Port. Ranges are masked and ascend. port is below 65536, and 0 without addresses. It is also 0 if another
+// peer has the same id.
+type Peer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// FNV-1a of the name, in 32 bits. If several nodes have the same id, none of them takes part.
+	Id   uint32 `protobuf:"fixed32,1,opt,name=id,proto3" json:"id,omitempty"`
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The node's addresses, the primary address of each family first.
+	Addresses [][]byte `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// The ranges from which the node's pods get addresses, sorted.
+	PodCidrs []*Prefix `protobuf:"bytes,4,rep,name=pod_cidrs,json=podCidrs,proto3" json:"pod_cidrs,omitempty"`
+	// The UDP port at which the node takes packets that others hand over. 0: it does not take part.
+	Port          uint32 `protobuf:"varint,5,opt,name=port,proto3" json:"port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Peer) Reset() {
+	*x = Peer{}
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Peer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Peer) ProtoMessage() {}
+
+func (x *Peer) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Peer.ProtoReflect.Descriptor instead.
+func (*Peer) Descriptor() ([]byte, []int) {
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *Peer) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *Peer) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Peer) GetAddresses() [][]byte {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *Peer) GetPodCidrs() []*Prefix {
+	if x != nil {
+		return x.PodCidrs
+	}
+	return nil
+}
+
+func (x *Peer) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
 // PodDetection says which clients are pods. Only the field that mode needs is set.
 type PodDetection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2309,7 +2541,7 @@ type PodDetection struct {
 
 func (x *PodDetection) Reset() {
 	*x = PodDetection{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[25]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2321,7 +2553,7 @@ func (x *PodDetection) String() string {
 func (*PodDetection) ProtoMessage() {}
 
 func (x *PodDetection) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[25]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2334,7 +2566,7 @@ func (x *PodDetection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodDetection.ProtoReflect.Descriptor instead.
 func (*PodDetection) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{25}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PodDetection) GetMode() PodDetectionMode {
@@ -2380,7 +2612,7 @@ type NodePortAddresses struct {
 
 func (x *NodePortAddresses) Reset() {
 	*x = NodePortAddresses{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[26]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2392,7 +2624,7 @@ func (x *NodePortAddresses) String() string {
 func (*NodePortAddresses) ProtoMessage() {}
 
 func (x *NodePortAddresses) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[26]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2405,7 +2637,7 @@ func (x *NodePortAddresses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodePortAddresses.ProtoReflect.Descriptor instead.
 func (*NodePortAddresses) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{26}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *NodePortAddresses) GetPrimary() bool {
@@ -2500,7 +2732,7 @@ const file_switchyard_localnet_v1_localnet_proto_rawDesc = "" +
 	"\fhealth_check\x18\x04 \x01(\v2#.switchyard.localnet.v1.HealthCheckR\vhealthCheck\x12I\n" +
 	"\rsource_ranges\x18\x05 \x03(\v2$.switchyard.localnet.v1.SourceRangesR\fsourceRanges\"F\n" +
 	"\fSourceRanges\x126\n" +
-	"\x06ranges\x18\x01 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\x06ranges\"\xcf\x04\n" +
+	"\x06ranges\x18\x01 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\x06ranges\"\x81\x05\n" +
 	"\x04Port\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12<\n" +
 	"\bprotocol\x18\x02 \x01(\x0e2 .switchyard.localnet.v1.ProtocolR\bprotocol\x126\n" +
@@ -2514,7 +2746,15 @@ const file_switchyard_localnet_v1_localnet_proto_rawDesc = "" +
 	"\abalance\x18\n" +
 	" \x01(\x0e2\x1f.switchyard.localnet.v1.BalanceR\abalance\x12\x1a\n" +
 	"\bejection\x18\v \x01(\bR\bejection\x12#\n" +
-	"\rdrain_seconds\x18\f \x01(\rR\fdrainSeconds\"\x8e\x02\n" +
+	"\rdrain_seconds\x18\f \x01(\rR\fdrainSeconds\x120\n" +
+	"\x04edge\x18\r \x01(\v2\x1c.switchyard.localnet.v1.EdgeR\x04edge\"\xb4\x01\n" +
+	"\x04Edge\x129\n" +
+	"\x06shares\x18\x01 \x03(\v2!.switchyard.localnet.v1.EdgeShareR\x06shares\x123\n" +
+	"\x05local\x18\x02 \x01(\v2\x1d.switchyard.localnet.v1.RouteR\x05local\x12<\n" +
+	"\x06except\x18\x03 \x03(\x0e2$.switchyard.localnet.v1.FrontendKindR\x06except\"7\n" +
+	"\tEdgeShare\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\aR\x04node\x12\x16\n" +
+	"\x06weight\x18\x02 \x01(\rR\x06weight\"\x8e\x02\n" +
 	"\bFrontend\x128\n" +
 	"\x04kind\x18\x01 \x01(\x0e2$.switchyard.localnet.v1.FrontendKindR\x04kind\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\fR\aaddress\x12\x12\n" +
@@ -2549,14 +2789,21 @@ const file_switchyard_localnet_v1_localnet_proto_rawDesc = "" +
 	"\n" +
 	"local_ipv4\x18\x02 \x01(\rR\tlocalIpv4\x12\x1d\n" +
 	"\n" +
-	"local_ipv6\x18\x03 \x01(\rR\tlocalIpv6\"\xe0\x02\n" +
+	"local_ipv6\x18\x03 \x01(\rR\tlocalIpv6\"\x94\x03\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\fR\taddresses\x12;\n" +
 	"\tpod_cidrs\x18\x03 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\bpodCidrs\x12C\n" +
 	"\rservice_cidrs\x18\x04 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\fserviceCidrs\x12I\n" +
 	"\rpod_detection\x18\x05 \x01(\v2$.switchyard.localnet.v1.PodDetectionR\fpodDetection\x12Y\n" +
-	"\x13node_port_addresses\x18\x06 \x01(\v2).switchyard.localnet.v1.NodePortAddressesR\x11nodePortAddresses\"\xf0\x01\n" +
+	"\x13node_port_addresses\x18\x06 \x01(\v2).switchyard.localnet.v1.NodePortAddressesR\x11nodePortAddresses\x122\n" +
+	"\x05peers\x18\a \x03(\v2\x1c.switchyard.localnet.v1.PeerR\x05peers\"\x99\x01\n" +
+	"\x04Peer\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\aR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
+	"\taddresses\x18\x03 \x03(\fR\taddresses\x12;\n" +
+	"\tpod_cidrs\x18\x04 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\bpodCidrs\x12\x12\n" +
+	"\x04port\x18\x05 \x01(\rR\x04port\"\xf0\x01\n" +
 	"\fPodDetection\x12<\n" +
 	"\x04mode\x18\x01 \x01(\x0e2(.switchyard.localnet.v1.PodDetectionModeR\x04mode\x12C\n" +
 	"\rcluster_cidrs\x18\x02 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\fclusterCidrs\x12)\n" +
@@ -2564,7 +2811,7 @@ const file_switchyard_localnet_v1_localnet_proto_rawDesc = "" +
 	"\x15interface_name_prefix\x18\x04 \x01(\tR\x13interfaceNamePrefix\"c\n" +
 	"\x11NodePortAddresses\x12\x18\n" +
 	"\aprimary\x18\x01 \x01(\bR\aprimary\x124\n" +
-	"\x05cidrs\x18\x02 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\x05cidrs*\xa4\x01\n" +
+	"\x05cidrs\x18\x02 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\x05cidrs*\xb6\x01\n" +
 	"\aFeature\x12\x17\n" +
 	"\x13FEATURE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fFEATURE_WEIGHTS\x10\x01\x12\x13\n" +
@@ -2572,7 +2819,8 @@ const file_switchyard_localnet_v1_localnet_proto_rawDesc = "" +
 	"\x0eFEATURE_RANGES\x10\x03\x12\x10\n" +
 	"\fFEATURE_PING\x10\x04\x12\x14\n" +
 	"\x10FEATURE_EJECTION\x10\x05\x12\x1a\n" +
-	"\x16FEATURE_DRAIN_DEADLINE\x10\x06*w\n" +
+	"\x16FEATURE_DRAIN_DEADLINE\x10\x06\x12\x10\n" +
+	"\fFEATURE_EDGE\x10\a*w\n" +
 	"\aBalance\x12\x17\n" +
 	"\x13BALANCE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13BALANCE_HASH_CLIENT\x10\x01\x12\x1b\n" +
@@ -2630,7 +2878,7 @@ func file_switchyard_localnet_v1_localnet_proto_rawDescGZIP() []byte {
 }
 
 var file_switchyard_localnet_v1_localnet_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_switchyard_localnet_v1_localnet_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_switchyard_localnet_v1_localnet_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_switchyard_localnet_v1_localnet_proto_goTypes = []any{
 	(Feature)(0),                  // 0: switchyard.localnet.v1.Feature
 	(Balance)(0),                  // 1: switchyard.localnet.v1.Balance
@@ -2658,16 +2906,19 @@ var file_switchyard_localnet_v1_localnet_proto_goTypes = []any{
 	(*ServiceEndpoints)(nil),      // 23: switchyard.localnet.v1.ServiceEndpoints
 	(*SourceRanges)(nil),          // 24: switchyard.localnet.v1.SourceRanges
 	(*Port)(nil),                  // 25: switchyard.localnet.v1.Port
-	(*Frontend)(nil),              // 26: switchyard.localnet.v1.Frontend
-	(*Endpoint)(nil),              // 27: switchyard.localnet.v1.Endpoint
-	(*Traffic)(nil),               // 28: switchyard.localnet.v1.Traffic
-	(*Route)(nil),                 // 29: switchyard.localnet.v1.Route
-	(*Prefix)(nil),                // 30: switchyard.localnet.v1.Prefix
-	(*HealthCheck)(nil),           // 31: switchyard.localnet.v1.HealthCheck
-	(*Node)(nil),                  // 32: switchyard.localnet.v1.Node
-	(*PodDetection)(nil),          // 33: switchyard.localnet.v1.PodDetection
-	(*NodePortAddresses)(nil),     // 34: switchyard.localnet.v1.NodePortAddresses
-	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
+	(*Edge)(nil),                  // 26: switchyard.localnet.v1.Edge
+	(*EdgeShare)(nil),             // 27: switchyard.localnet.v1.EdgeShare
+	(*Frontend)(nil),              // 28: switchyard.localnet.v1.Frontend
+	(*Endpoint)(nil),              // 29: switchyard.localnet.v1.Endpoint
+	(*Traffic)(nil),               // 30: switchyard.localnet.v1.Traffic
+	(*Route)(nil),                 // 31: switchyard.localnet.v1.Route
+	(*Prefix)(nil),                // 32: switchyard.localnet.v1.Prefix
+	(*HealthCheck)(nil),           // 33: switchyard.localnet.v1.HealthCheck
+	(*Node)(nil),                  // 34: switchyard.localnet.v1.Node
+	(*Peer)(nil),                  // 35: switchyard.localnet.v1.Peer
+	(*PodDetection)(nil),          // 36: switchyard.localnet.v1.PodDetection
+	(*NodePortAddresses)(nil),     // 37: switchyard.localnet.v1.NodePortAddresses
+	(*timestamppb.Timestamp)(nil), // 38: google.protobuf.Timestamp
 }
 var file_switchyard_localnet_v1_localnet_proto_depIdxs = []int32{
 	18, // 0: switchyard.localnet.v1.NextNamesRequest.resume:type_name -> switchyard.localnet.v1.Position
@@ -2682,7 +2933,7 @@ var file_switchyard_localnet_v1_localnet_proto_depIdxs = []int32{
 	0,  // 9: switchyard.localnet.v1.NextFilter.accepts:type_name -> switchyard.localnet.v1.Feature
 	14, // 10: switchyard.localnet.v1.NextItem.next:type_name -> switchyard.localnet.v1.NextFilter
 	23, // 11: switchyard.localnet.v1.NextItem.endpoints:type_name -> switchyard.localnet.v1.ServiceEndpoints
-	32, // 12: switchyard.localnet.v1.NextItem.node:type_name -> switchyard.localnet.v1.Node
+	34, // 12: switchyard.localnet.v1.NextItem.node:type_name -> switchyard.localnet.v1.Node
 	17, // 13: switchyard.localnet.v1.WatchRequest.subscribe:type_name -> switchyard.localnet.v1.Subscribe
 	19, // 14: switchyard.localnet.v1.WatchRequest.status:type_name -> switchyard.localnet.v1.Status
 	18, // 15: switchyard.localnet.v1.Subscribe.resume:type_name -> switchyard.localnet.v1.Position
@@ -2690,45 +2941,51 @@ var file_switchyard_localnet_v1_localnet_proto_depIdxs = []int32{
 	18, // 17: switchyard.localnet.v1.Status.applied:type_name -> switchyard.localnet.v1.Position
 	20, // 18: switchyard.localnet.v1.Status.failed:type_name -> switchyard.localnet.v1.ServiceError
 	22, // 19: switchyard.localnet.v1.ServiceError.service:type_name -> switchyard.localnet.v1.ServiceName
-	32, // 20: switchyard.localnet.v1.WatchResponse.node:type_name -> switchyard.localnet.v1.Node
+	34, // 20: switchyard.localnet.v1.WatchResponse.node:type_name -> switchyard.localnet.v1.Node
 	23, // 21: switchyard.localnet.v1.WatchResponse.changed:type_name -> switchyard.localnet.v1.ServiceEndpoints
 	22, // 22: switchyard.localnet.v1.WatchResponse.removed:type_name -> switchyard.localnet.v1.ServiceName
-	35, // 23: switchyard.localnet.v1.WatchResponse.triggers:type_name -> google.protobuf.Timestamp
+	38, // 23: switchyard.localnet.v1.WatchResponse.triggers:type_name -> google.protobuf.Timestamp
 	18, // 24: switchyard.localnet.v1.WatchResponse.position:type_name -> switchyard.localnet.v1.Position
 	25, // 25: switchyard.localnet.v1.ServiceEndpoints.ports:type_name -> switchyard.localnet.v1.Port
-	31, // 26: switchyard.localnet.v1.ServiceEndpoints.health_check:type_name -> switchyard.localnet.v1.HealthCheck
+	33, // 26: switchyard.localnet.v1.ServiceEndpoints.health_check:type_name -> switchyard.localnet.v1.HealthCheck
 	24, // 27: switchyard.localnet.v1.ServiceEndpoints.source_ranges:type_name -> switchyard.localnet.v1.SourceRanges
-	30, // 28: switchyard.localnet.v1.SourceRanges.ranges:type_name -> switchyard.localnet.v1.Prefix
+	32, // 28: switchyard.localnet.v1.SourceRanges.ranges:type_name -> switchyard.localnet.v1.Prefix
 	2,  // 29: switchyard.localnet.v1.Port.protocol:type_name -> switchyard.localnet.v1.Protocol
 	3,  // 30: switchyard.localnet.v1.Port.family:type_name -> switchyard.localnet.v1.Family
-	26, // 31: switchyard.localnet.v1.Port.frontends:type_name -> switchyard.localnet.v1.Frontend
-	27, // 32: switchyard.localnet.v1.Port.endpoints:type_name -> switchyard.localnet.v1.Endpoint
-	28, // 33: switchyard.localnet.v1.Port.internal:type_name -> switchyard.localnet.v1.Traffic
-	28, // 34: switchyard.localnet.v1.Port.external:type_name -> switchyard.localnet.v1.Traffic
+	28, // 31: switchyard.localnet.v1.Port.frontends:type_name -> switchyard.localnet.v1.Frontend
+	29, // 32: switchyard.localnet.v1.Port.endpoints:type_name -> switchyard.localnet.v1.Endpoint
+	30, // 33: switchyard.localnet.v1.Port.internal:type_name -> switchyard.localnet.v1.Traffic
+	30, // 34: switchyard.localnet.v1.Port.external:type_name -> switchyard.localnet.v1.Traffic
 	1,  // 35: switchyard.localnet.v1.Port.balance:type_name -> switchyard.localnet.v1.Balance
-	4,  // 36: switchyard.localnet.v1.Frontend.kind:type_name -> switchyard.localnet.v1.FrontendKind
-	29, // 37: switchyard.localnet.v1.Traffic.inside:type_name -> switchyard.localnet.v1.Route
-	29, // 38: switchyard.localnet.v1.Traffic.outside:type_name -> switchyard.localnet.v1.Route
-	6,  // 39: switchyard.localnet.v1.Traffic.masquerade:type_name -> switchyard.localnet.v1.Masquerade
-	5,  // 40: switchyard.localnet.v1.Route.verdict:type_name -> switchyard.localnet.v1.Verdict
-	30, // 41: switchyard.localnet.v1.Node.pod_cidrs:type_name -> switchyard.localnet.v1.Prefix
-	30, // 42: switchyard.localnet.v1.Node.service_cidrs:type_name -> switchyard.localnet.v1.Prefix
-	33, // 43: switchyard.localnet.v1.Node.pod_detection:type_name -> switchyard.localnet.v1.PodDetection
-	34, // 44: switchyard.localnet.v1.Node.node_port_addresses:type_name -> switchyard.localnet.v1.NodePortAddresses
-	7,  // 45: switchyard.localnet.v1.PodDetection.mode:type_name -> switchyard.localnet.v1.PodDetectionMode
-	30, // 46: switchyard.localnet.v1.PodDetection.cluster_cidrs:type_name -> switchyard.localnet.v1.Prefix
-	30, // 47: switchyard.localnet.v1.NodePortAddresses.cidrs:type_name -> switchyard.localnet.v1.Prefix
-	14, // 48: switchyard.localnet.v1.Endpoints.Next:input_type -> switchyard.localnet.v1.NextFilter
-	16, // 49: switchyard.localnet.v1.Endpoints.Watch:input_type -> switchyard.localnet.v1.WatchRequest
-	8,  // 50: switchyard.localnet.v1.Endpoints.NextNames:input_type -> switchyard.localnet.v1.NextNamesRequest
-	15, // 51: switchyard.localnet.v1.Endpoints.Next:output_type -> switchyard.localnet.v1.NextItem
-	21, // 52: switchyard.localnet.v1.Endpoints.Watch:output_type -> switchyard.localnet.v1.WatchResponse
-	9,  // 53: switchyard.localnet.v1.Endpoints.NextNames:output_type -> switchyard.localnet.v1.NextNamesResponse
-	51, // [51:54] is the sub-list for method output_type
-	48, // [48:51] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	26, // 36: switchyard.localnet.v1.Port.edge:type_name -> switchyard.localnet.v1.Edge
+	27, // 37: switchyard.localnet.v1.Edge.shares:type_name -> switchyard.localnet.v1.EdgeShare
+	31, // 38: switchyard.localnet.v1.Edge.local:type_name -> switchyard.localnet.v1.Route
+	4,  // 39: switchyard.localnet.v1.Edge.except:type_name -> switchyard.localnet.v1.FrontendKind
+	4,  // 40: switchyard.localnet.v1.Frontend.kind:type_name -> switchyard.localnet.v1.FrontendKind
+	31, // 41: switchyard.localnet.v1.Traffic.inside:type_name -> switchyard.localnet.v1.Route
+	31, // 42: switchyard.localnet.v1.Traffic.outside:type_name -> switchyard.localnet.v1.Route
+	6,  // 43: switchyard.localnet.v1.Traffic.masquerade:type_name -> switchyard.localnet.v1.Masquerade
+	5,  // 44: switchyard.localnet.v1.Route.verdict:type_name -> switchyard.localnet.v1.Verdict
+	32, // 45: switchyard.localnet.v1.Node.pod_cidrs:type_name -> switchyard.localnet.v1.Prefix
+	32, // 46: switchyard.localnet.v1.Node.service_cidrs:type_name -> switchyard.localnet.v1.Prefix
+	36, // 47: switchyard.localnet.v1.Node.pod_detection:type_name -> switchyard.localnet.v1.PodDetection
+	37, // 48: switchyard.localnet.v1.Node.node_port_addresses:type_name -> switchyard.localnet.v1.NodePortAddresses
+	35, // 49: switchyard.localnet.v1.Node.peers:type_name -> switchyard.localnet.v1.Peer
+	32, // 50: switchyard.localnet.v1.Peer.pod_cidrs:type_name -> switchyard.localnet.v1.Prefix
+	7,  // 51: switchyard.localnet.v1.PodDetection.mode:type_name -> switchyard.localnet.v1.PodDetectionMode
+	32, // 52: switchyard.localnet.v1.PodDetection.cluster_cidrs:type_name -> switchyard.localnet.v1.Prefix
+	32, // 53: switchyard.localnet.v1.NodePortAddresses.cidrs:type_name -> switchyard.localnet.v1.Prefix
+	14, // 54: switchyard.localnet.v1.Endpoints.Next:input_type -> switchyard.localnet.v1.NextFilter
+	16, // 55: switchyard.localnet.v1.Endpoints.Watch:input_type -> switchyard.localnet.v1.WatchRequest
+	8,  // 56: switchyard.localnet.v1.Endpoints.NextNames:input_type -> switchyard.localnet.v1.NextNamesRequest
+	15, // 57: switchyard.localnet.v1.Endpoints.Next:output_type -> switchyard.localnet.v1.NextItem
+	21, // 58: switchyard.localnet.v1.Endpoints.Watch:output_type -> switchyard.localnet.v1.WatchResponse
+	9,  // 59: switchyard.localnet.v1.Endpoints.NextNames:output_type -> switchyard.localnet.v1.NextNamesResponse
+	57, // [57:60] is the sub-list for method output_type
+	54, // [54:57] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_switchyard_localnet_v1_localnet_proto_init() }
@@ -2736,14 +2993,14 @@ func file_switchyard_localnet_v1_localnet_proto_init() {
 	if File_switchyard_localnet_v1_localnet_proto != nil {
 		return
 	}
-	file_switchyard_localnet_v1_localnet_proto_msgTypes[18].OneofWrappers = []any{}
+	file_switchyard_localnet_v1_localnet_proto_msgTypes[20].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_switchyard_localnet_v1_localnet_proto_rawDesc), len(file_switchyard_localnet_v1_localnet_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   27,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1247,7 +1247,10 @@ type Node struct {
 	// The condition Ready. A relay that has it for all Nodes says so in the header of Follow, by node-health: 1.
 	Health NodeHealth `protobuf:"varint,6,opt,name=health,proto3,enum=switchyard.cluster.v1.NodeHealth" json:"health,omitempty"`
 	// When the condition got that status; unset without a health, and if that is not known.
-	HealthSince   *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=health_since,json=healthSince,proto3" json:"health_since,omitempty"`
+	HealthSince *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=health_since,json=healthSince,proto3" json:"health_since,omitempty"`
+	// The annotation switchyard.net/edge as it stands, up to 256 bytes. A longer one is cut and ends with "…". Empty if it is absent. A relay that has it for
+	// all Nodes says so in the header of Follow, by node-edge: 1.
+	Edge          string `protobuf:"bytes,8,opt,name=edge,proto3" json:"edge,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1329,6 +1332,13 @@ func (x *Node) GetHealthSince() *timestamppb.Timestamp {
 		return x.HealthSince
 	}
 	return nil
+}
+
+func (x *Node) GetEdge() string {
+	if x != nil {
+		return x.Edge
+	}
+	return ""
 }
 
 // Namespace is a Kubernetes Namespace.
@@ -1583,7 +1593,7 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"zone_hints\x18\x06 \x03(\tR\tzoneHints\x12\x1d\n" +
 	"\n" +
 	"node_hints\x18\a \x03(\tR\tnodeHints\x12\x12\n" +
-	"\x04zone\x18\b \x01(\tR\x04zone\"\x9e\x02\n" +
+	"\x04zone\x18\b \x01(\tR\x04zone\"\xb2\x02\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x1c\n" +
@@ -1591,7 +1601,8 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"\tpod_cidrs\x18\x04 \x03(\v2\x1d.switchyard.cluster.v1.PrefixR\bpodCidrs\x12\x1a\n" +
 	"\binternal\x18\x05 \x01(\rR\binternal\x129\n" +
 	"\x06health\x18\x06 \x01(\x0e2!.switchyard.cluster.v1.NodeHealthR\x06health\x12=\n" +
-	"\fhealth_since\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\vhealthSince\"F\n" +
+	"\fhealth_since\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\vhealthSince\x12\x12\n" +
+	"\x04edge\x18\b \x01(\tR\x04edge\"F\n" +
 	"\tNamespace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
 	"\x0eproxy_disabled\x18\x02 \x01(\bR\rproxyDisabled\"V\n" +
