@@ -14,6 +14,10 @@ import (
 // other case adds one thing to it.
 func BenchmarkCompute(b *testing.B) {
 	const typical = 5
+	edge := func(s *model.Service) {
+		s.Type, s.LoadBalancerIPs = model.TypeLoadBalancer, addrs("192.0.2.1")
+		s.Annotations = []model.Annotation{{Name: model.EdgeAnnotation, Value: "true"}}
+	}
 	for _, c := range []struct {
 		name      string
 		endpoints int
@@ -28,7 +32,9 @@ func BenchmarkCompute(b *testing.B) {
 			s.LoadBalancerIPs = addrs("192.0.2.1")
 			s.SourceRanges = prefixes("198.51.100.0/24")
 		}},
+		{"loadbalancer-edge", typical, edge},
 		{"1000-endpoints", 1000, func(*model.Service) {}},
+		{"1000-endpoints-edge", 1000, edge},
 		{"10000-ports", typical, func(s *model.Service) { s.Ports = servicePorts(10_000) }},
 	} {
 		b.Run(c.name, func(b *testing.B) {
@@ -43,6 +49,7 @@ func BenchmarkCompute(b *testing.B) {
 			}
 			slices := []*model.EndpointSlice{s}
 			cfg, node := config(), thisNode()
+			cfg.Edge = brain.Edge{Enabled: true, Annotated: true}
 			b.ReportAllocs()
 			for b.Loop() {
 				brain.Compute(cfg, node, svc, slices)

@@ -56,6 +56,8 @@ type Config struct {
 	NodeHealth NodeHealth
 	// Ejection takes new connections from TCP endpoints that do not answer, of services without the annotation switchyard.net/eject.
 	Ejection bool
+	// Edge is which connections from outside nodes hand over to each other. Package store says for each endpoint whether its Node takes part.
+	Edge Edge
 }
 
 // Equal reports whether two configurations are the same in every field.
@@ -64,7 +66,7 @@ func (c *Config) Equal(o *Config) bool {
 		c.NodePorts.Equal(o.NodePorts) && c.MasqueradeAll == o.MasqueradeAll && slices.Equal(c.ExternalIPs, o.ExternalIPs) && c.NodeExternalIPs == o.NodeExternalIPs &&
 		c.IgnoreExternalIPs == o.IgnoreExternalIPs && c.MaxEntries == o.MaxEntries && c.MaxFrontends == o.MaxFrontends && c.TCPLingers == o.TCPLingers &&
 		c.Ping == o.Ping && c.Ejection == o.Ejection && slices.Equal(c.AcceptAnnotationsOf, o.AcceptAnnotationsOf) && slices.Equal(c.NoRanges, o.NoRanges) &&
-		slices.Equal(c.Young, o.Young) && c.NodeHealth == o.NodeHealth
+		slices.Equal(c.Young, o.Young) && c.NodeHealth == o.NodeHealth && c.Edge == o.Edge
 }
 
 // Families is a set of IP families.
@@ -117,7 +119,7 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 	ports := frame(cfg, claims, &addresses)
 	supply := newSupply(cfg, from, len(svc.Ports))
 	var joins [2]joiner // by family
-	health := newHealth(svc)
+	health, edges := newHealth(svc), newEdges(cfg, &settings)
 	for i := range ports {
 		p, settings := &ports[i], &settings
 		if claims[i].last != 0 {
@@ -141,8 +143,9 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 		active := scratch.active()
 		chosen := setTraffic(p, cfg, svc, scratch, active, sh)
 		health.count(active)
+		apart, node := edges.set(p, here, parts, active, sh, chosen)
 		if why != nil {
-			why.port(&claims[i], fits, here, &supply, parts, scratch, active, sh, chosen)
+			why.port(&claims[i], fits, here, &supply, parts, scratch, active, sh, chosen, apart, node)
 		}
 	}
 	sortPorts(ports)

@@ -81,7 +81,29 @@ func checkPort(p *state.Port) error {
 	if err := checkTraffic(p, &p.External, external); err != nil {
 		return fmt.Errorf("external: %w", err)
 	}
+	if err := checkEdge(p); err != nil {
+		return fmt.Errorf("edge: %w", err)
+	}
 	return checkLingering(p)
+}
+
+func checkEdge(p *state.Port) error {
+	e := p.Edge
+	switch {
+	case e == nil:
+		return nil
+	case p.Protocol == state.SCTP || p.Affinity > 0 || p.Balance != state.Random || p.Ejection || p.DrainSeconds > 0 || isRange(p):
+		return errors.New("the port cannot have one")
+	case !e.TakesOneOf(p.Frontends):
+		return errors.New("it takes no frontend")
+	case e.Local.Verdict != state.Forward && e.Local.Verdict != state.Drop || (e.Local.Verdict == state.Forward) != (len(e.Local.Endpoints) > 0):
+		return fmt.Errorf("verdict %v with %d endpoints", e.Local.Verdict, len(e.Local.Endpoints))
+	case slices.ContainsFunc(e.Local.Endpoints, func(e state.Endpoint) bool { return !e.Local }):
+		return errors.New("an endpoint is not local")
+	case !ascending(e.Shares, state.EdgeShare.Compare) || slices.ContainsFunc(e.Shares, func(s state.EdgeShare) bool { return s.Weight == 0 }):
+		return errors.New("shares are not in order, not distinct or 0")
+	}
+	return checkEndpoints(p, e.Local.Endpoints)
 }
 
 func checkFrontend(family state.Family, f state.Frontend) error {

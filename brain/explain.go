@@ -143,6 +143,9 @@ type PortReasons struct {
 	// Zones is whether zone weights count for policy Cluster, with the zones of endpoints for hints. It is empty without zone weights, and if NodeHints
 	// are used.
 	Zones HintUse
+	// Edge is why nodes do not hand connections from outside over to each other, empty if they do. EdgeNode is the node of the reason [EdgeNodeApart].
+	Edge     EdgeReason
+	EdgeNode string
 	// Endpoints are all that slices name for the port.
 	Endpoints []EndpointReasons
 	// Slices name no endpoint for the port.
@@ -262,11 +265,14 @@ func (e *Explanation) unroutedAddresses(kind state.FrontendKind, addrs []netip.A
 }
 
 // port notes how the routes of a claim were chosen from the endpoints that slices have.
-func (e *Explanation) port(c *claim, fits bool, here location, from *supply, parts []part, eps, active candidates, sh shares, by choice) {
+func (e *Explanation) port(
+	c *claim, fits bool, here location, from *supply, parts []part, eps, active candidates, sh shares, by choice, apart EdgeReason, node string,
+) {
 	r := PortReasons{
 		Name: c.port.Name, Protocol: c.port.Protocol, Family: c.family, NoRoom: !fits, Internal: by.internal, External: by.external,
 		ClusterTerminates: by.cluster.mask != 0 && by.cluster.want&ready == 0,
 		LocalTerminates:   by.local.mask != 0 && by.local.want&ready == 0,
+		Edge:              apart, EdgeNode: node,
 	}
 	t := active.tally(active.ready())
 	r.NodeHints = t.use(nodeHinted, nodeHere)

@@ -118,6 +118,8 @@ func TestConfigEqual(t *testing.T) {
 				c.Young = []brain.Young{{Addr: netip.MustParseAddr("192.0.2.1"), Age: 3}}
 			case brain.NodeHealth:
 				c.NodeHealth.IgnoreAbove = 7
+			case brain.Edge:
+				c.Edge.Kinds = state.KindsOf(state.NodePort)
 			case []netip.Addr:
 				c.NoRanges = addrs("192.0.2.1")
 			default:

@@ -17,7 +17,14 @@ func text(rec *state.Service) string {
 	if rec == nil {
 		return "nil"
 	}
-	return fmt.Sprintf("%+v", *rec)
+	plain, edges := rec.WithPorts(slices.Clone(rec.Ports)), ""
+	for i := range plain.Ports { // of a pointer, fmt writes the address
+		if e := plain.Ports[i].Edge; e != nil {
+			edges += fmt.Sprintf("; edge of port %d: %+v", i, *e)
+			plain.Ports[i].Edge = nil
+		}
+	}
+	return fmt.Sprintf("%+v%s", *plain, edges)
 }
 
 // equal is Equal for records that may be nil.

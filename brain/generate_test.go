@@ -111,7 +111,29 @@ func (g *generator) input() *input {
 	}
 	in.cfg.TCPLingers, in.cfg.Ping = g.bool(), g.bool()
 	g.annotate(in)
+	g.edge(in)
 	return in
+}
+
+// edge turns the edge on for half of all inputs. Few nodes do not take part.
+func (g *generator) edge(in *input) {
+	if g.bool() {
+		return
+	}
+	in.cfg.Edge = brain.Edge{Enabled: true, Annotated: g.byte()%8 == 1, Kinds: state.FrontendKinds(g.byte() & 0x1e)}
+	if in.svc != nil {
+		if value := one(g, []string{"", "true", "false", "yes"}); value != "" {
+			in.svc.Annotations = append(in.svc.Annotations, model.Annotation{Name: model.EdgeAnnotation, Value: value})
+		}
+	}
+	for _, s := range in.slices {
+		if s == nil || g.bool() {
+			continue
+		}
+		for i := range s.Endpoints {
+			s.Endpoints[i].NodeApart = g.byte()%8 == 1
+		}
+	}
 }
 
 // annotate gives half of all services a slow start or zone weights, and endpoints zones and ages.

@@ -43,7 +43,7 @@ func slice(family state.Family, endpoints ...string) *model.EndpointSlice {
 
 // endpoint reads "address [word ...]". Without words it is ready, serving and on another node. The words: here (on this
 // node), notready, dying (terminating, but still serving), dead (terminating, not serving), published (terminating, but
-// ready by publishNotReadyAddresses), zone=z (where it is), zones=z,... and nodes=n,... (hints).
+// ready by publishNotReadyAddresses), on=n (its node), apart (which does not take part in the edge), zone=z (where it is), zones=z,... and nodes=n,... (hints).
 func endpoint(text string) model.Endpoint {
 	words := strings.Fields(text)
 	e := model.Endpoint{Addr: netip.MustParseAddr(words[0]), Ready: true, Serving: true, NodeName: "other"}
@@ -60,6 +60,10 @@ func endpoint(text string) model.Endpoint {
 			e.Ready, e.Serving, e.Terminating = false, false, true
 		case "published":
 			e.Terminating = true
+		case "on":
+			e.NodeName = value
+		case "apart":
+			e.NodeApart = true
 		case "zones":
 			e.ZoneHints = strings.Split(value, ",")
 		case "zone":

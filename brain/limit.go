@@ -11,8 +11,8 @@ import (
 // each. A frontend that answers echo requests counts as one more, and each of its sources as two.
 //
 // A record travels in one message of switchyard.localnet.v1, and clients accept messages of up to 64 MiB. An entry
-// takes at most 38 bytes: an IPv6 endpoint on this node in all four routes of a port with one frontend. So a record
-// takes less than 61 MB.
+// takes at most 41 bytes: an IPv6 endpoint on this node in all routes and the edge of a port with one frontend. So a record
+// takes less than 66 MB. Its shares, which do not count as entries, take less than a MB.
 const MaxEntries = 1_600_000
 
 const (

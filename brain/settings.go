@@ -23,6 +23,8 @@ type Settings struct {
 	Ranges []PortRange
 	// Eject is whether TCP endpoints that do not answer get no new connections.
 	Eject option
+	// Edge is whether nodes hand connections from outside over to each other.
+	Edge option
 	// ZoneWeights are the weights of endpoints by their zone.
 	ZoneWeights ZoneWeights
 	// SlowStart is how long it takes until a new endpoint has its full weight. 0 is for no time.
@@ -55,6 +57,7 @@ func (s Settings) forRanges() Settings {
 var readers = map[string]func(s *Settings, value string) (want string){
 	model.BalanceAnnotation:     readBalance,
 	model.DrainAnnotation:       readDrain,
+	model.EdgeAnnotation:        func(s *Settings, value string) string { return readOption(&s.Edge, value) },
 	model.EjectAnnotation:       func(s *Settings, value string) string { return readOption(&s.Eject, value) },
 	model.PingAnnotation:        func(s *Settings, value string) string { return readOption(&s.Ping, value) },
 	model.PortRangesAnnotation:  readRanges,

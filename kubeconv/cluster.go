@@ -44,6 +44,7 @@ func Node(n *corev1.Node) (*model.Node, error) {
 		m.PodCIDRs = append(m.PodCIDRs, p)
 	}
 	m.Health, m.HealthSince = health(n.Status.Conditions)
+	m.Edge = annotation(n.Annotations, model.EdgeAnnotation)
 	if len(f) > 0 {
 		return nil, f.err()
 	}

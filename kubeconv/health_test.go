@@ -1,6 +1,7 @@
 package kubeconv_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,18 @@ import (
 	"github.com/switchyard-net/switchyard/kubeconv"
 	"github.com/switchyard-net/switchyard/model"
 )
+
+// TestNodeEdge passes the annotation of a Node on as it stands, and cuts a long one.
+func TestNodeEdge(t *testing.T) {
+	for value, want := range map[string]string{
+		"": "", "v1,7635": "v1,7635", "anything": "anything", strings.Repeat("x", 300): strings.Repeat("x", 253) + "…",
+	} {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{model.EdgeAnnotation: value, "other": "x"}}}
+		if got, err := kubeconv.Node(n); err != nil || got.Edge != want {
+			t.Errorf("%q became %q, %v", value, got.Edge, err)
+		}
+	}
+}
 
 // TestNodeHealth reads what kubelets and the node lifecycle controller write into the condition Ready.
 func TestNodeHealth(t *testing.T) {

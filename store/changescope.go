@@ -205,7 +205,7 @@ func changedEndpoints(previous, next *model.EndpointSlice) []model.Endpoint {
 }
 
 func sameEndpoint(a, b *model.Endpoint) bool {
-	return a.Addr == b.Addr && a.NodeName == b.NodeName && a.Zone == b.Zone && a.NodeUnready == b.NodeUnready &&
+	return a.Addr == b.Addr && a.NodeName == b.NodeName && a.Zone == b.Zone && a.NodeUnready == b.NodeUnready && a.NodeApart == b.NodeApart &&
 		a.Ready == b.Ready && a.Serving == b.Serving && a.Terminating == b.Terminating &&
 		slices.Equal(a.ZoneHints, b.ZoneHints) && slices.Equal(a.NodeHints, b.NodeHints)
 }

@@ -58,6 +58,7 @@ func (c *Cluster) publish() {
 	if !c.intake.Complete() || c.feed.isClosed() {
 		return
 	}
+	c.judgeNodes()
 	var p publication
 	previous, cidrs := c.objects.takeNodes()
 	for name, node := range previous {
@@ -66,6 +67,9 @@ func (c *Cluster) publish() {
 	if cidrs {
 		p.cidrs = c.objects.allServiceCIDRs()
 		p.cidrsChanged = true
+	}
+	if c.objects.edge.takeRenewed() {
+		p.peers, p.peersChanged = c.objects.edge.peers, true
 	}
 	dirty := c.takeDirty()
 	for _, svc := range dirty {

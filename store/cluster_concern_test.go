@@ -13,6 +13,7 @@ import (
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/fields"
 )
 
 type (
@@ -345,4 +346,19 @@ func TestQuietNodesNeedNoFullState(t *testing.T) {
 			t.Errorf("who has missed more than is remembered got %+v", busy)
 		}
 	})
+}
+
+// TestSameEndpointSeesEveryField: a change of any field of an endpoint may concern its node.
+func TestSameEndpointSeesEveryField(t *testing.T) {
+	full := func() *model.Endpoint {
+		return &model.Endpoint{Addr: netip.MustParseAddr("10.0.0.1"), NodeName: "n", Zone: "z", ZoneHints: []string{"a"}, NodeHints: []string{"n"}}
+	}
+	if !sameEndpoint(full(), full()) {
+		t.Error("an endpoint differs from itself")
+	}
+	for path, changed := range fields.Changes(t, full) {
+		if sameEndpoint(full(), changed) {
+			t.Errorf("a change of %s is not seen", path)
+		}
+	}
 }

@@ -62,10 +62,12 @@ type fleet struct {
 func newFleet(cfg brain.Config, budgets Budgets, limit int, nodes ...string) *fleet {
 	f := &fleet{cluster: NewCluster(ClusterOptions{Brain: cfg, Budgets: budgets}), stores: make(map[string]*Store)}
 	f.cluster.feed.log.Max = limit
+	f.cluster.objects.edge.pause = 0
 	f.sinks = append(f.sinks, f.cluster.Source("test"))
 	for _, name := range nodes {
 		cfg.NodeName = name
 		f.stores[name] = New(Options{Brain: cfg, Budgets: budgets})
+		f.stores[name].objects.edge.pause = 0
 		f.sinks = append(f.sinks, f.stores[name].Source("test"))
 		f.watchers = append(f.watchers, watcher{node: name}, watcher{node: name})
 	}
@@ -169,6 +171,7 @@ func TestClusterIsAStoreOfEachNode(t *testing.T) {
 		if seed%4 > 1 {
 			o.NodeHealth = oracle.NodeHealth{Percent: 67, After: time.Hour, Now: time.Now()}
 		}
+		o.Edge = seed%3 > 0
 		h := randcluster.New(seed, o)
 		limit := 1000
 		if rng.IntN(3) == 0 {
@@ -177,6 +180,7 @@ func TestClusterIsAStoreOfEachNode(t *testing.T) {
 		cfg, budgets := randomBudgets(rng)
 		cfg.LocalDetector = state.LocalDetector{NodeCIDR: true}
 		cfg.NodeHealth = brain.NodeHealth{Enabled: seed%4 > 1, NotReadyAfter: time.Hour, IgnoreAbove: 67}
+		cfg.Edge = brain.Edge{Enabled: o.Edge, Annotated: seed%5 == 0, Kinds: state.FrontendKinds(seed%4) << 3}
 		f := newFleet(cfg, budgets, limit, "node-a", "node-b", "node-c", "ghost")
 		crude := rng.IntN(4) == 0
 		if crude {
@@ -212,7 +216,7 @@ func TestClusterInSmallWorld(t *testing.T) {
 	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		cfg, budgets := randomBudgets(rng)
-		cfg.NodeHealth = randomNodeHealth(rng)
+		cfg.NodeHealth, cfg.Edge = randomNodeHealth(rng), randomEdge(rng)
 		f := newFleet(cfg, budgets, 1+rng.IntN(50), "n1", "n2", "n3")
 		objects := make(map[model.Ref]model.Object)
 		completeAt := rng.IntN(5)

@@ -21,6 +21,7 @@ type clusterFeed struct {
 	revision state.Revision
 	latest   *overview
 	cidrs    []netip.Prefix
+	peers    []state.Peer
 	log      revlog.Ring[event]
 	nodes    map[string]*clusterNode // those that have an object or a waiting consumer
 	// followed are the nodes whose states have been requested. Only these are examined when a change concerns many
@@ -53,7 +54,7 @@ func (n *clusterNode) zone() string {
 	return n.object.Zone
 }
 
-// event is something that changed in a revision: a service if name is set, a node if moved is, else the service CIDRs.
+// event is something that changed in a revision. It is a service if name is set, and a node if moved is. Otherwise it is the service CIDRs or the peers.
 type event struct {
 	name    state.ServiceName
 	trigger time.Time
@@ -81,6 +82,8 @@ type publication struct {
 
 	cidrs        []netip.Prefix
 	cidrsChanged bool
+	peers        []state.Peer
+	peersChanged bool
 }
 
 func newClusterFeed(s settings) *clusterFeed {
@@ -119,8 +122,14 @@ func (f *clusterFeed) publish(p *publication) {
 		}
 		f.move(m)
 	}
-	if p.cidrsChanged && !slices.Equal(f.cidrs, p.cidrs) {
+	cidrs := p.cidrsChanged && !slices.Equal(f.cidrs, p.cidrs)
+	if cidrs {
 		f.cidrs = p.cidrs
+	}
+	if p.peersChanged {
+		f.peers = p.peers
+	}
+	if cidrs || p.peersChanged {
 		p.events = append(p.events, event{})
 		for n := range f.followed {
 			n.state = nil
@@ -144,7 +153,7 @@ func (f *clusterFeed) publish(p *publication) {
 func (f *clusterFeed) move(m move) {
 	n := f.node(m.name)
 	n.object = m.to
-	if n.state != nil && !f.settings.node(m.name, m.to, f.cidrs).Equal(n.state) {
+	if n.state != nil && !f.settings.node(m.name, m.to, f.cidrs, f.peers).Equal(n.state) {
 		n.state = nil
 	}
 	f.dropIfIdle(n)
@@ -304,7 +313,7 @@ type look struct {
 
 func (f *clusterFeed) look(n *clusterNode) *look {
 	if n.state == nil {
-		n.state = f.settings.node(n.name, n.object, f.cidrs)
+		n.state = f.settings.node(n.name, n.object, f.cidrs, f.peers)
 	}
 	return &look{f.latest, f.revision, n.name, n.object, n.state}
 }
@@ -349,12 +358,12 @@ func (l *look) delta(events iter.Seq[event]) *state.Update {
 				u.Triggers = append(u.Triggers, e.trigger)
 			}
 		case e.moved == nil:
-			news = true // service CIDRs
+			news = true // service CIDRs or peers
 		}
 	}
 	if first != nil {
 		names = append(names, l.seenAnew(first.from)...)
-		before := settings{l.state.LocalDetector, l.state.NodePorts}.node(l.name, first.from, l.state.ServiceCIDRs)
+		before := settings{l.state.LocalDetector, l.state.NodePorts}.node(l.name, first.from, l.state.ServiceCIDRs, l.state.Peers)
 		news = news || !before.Equal(l.state)
 	}
 	if !news && len(names) == 0 {

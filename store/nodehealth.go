@@ -15,7 +15,7 @@ const maxNodeBytes = 8 << 20
 // nodeCost is what a Node counts in addition to its name.
 const nodeCost = 64
 
-// nodeHealth knows which Nodes are not ready, and which services have endpoints on a Node. It judges by [brain.NodeHealth] on which Nodes
+// nodeHealth knows which Nodes are not ready. It judges by [brain.NodeHealth] on which Nodes
 // endpoints come last.
 type nodeHealth struct {
 	rule brain.NodeHealth
@@ -27,8 +27,6 @@ type nodeHealth struct {
 	// last are the Nodes whose endpoints come last.
 	last    map[string]struct{}
 	ignored bool // by the rule's IgnoreAbove
-	// on has how many endpoints of each service are on a Node. It is nil while the rule is off.
-	on map[string]map[*service]int32
 	// changed reports that the rule or a Node has changed since the last judgment. Otherwise, the judgment stays until next, if that is not zero.
 	changed bool
 	next    time.Time
@@ -124,48 +122,6 @@ func missing(a, b map[string]struct{}) []string {
 	})
 }
 
-// count adds the endpoints of a slice to the numbers of endpoints that a service has on each node, by times.
-func (h *nodeHealth) count(svc *service, s *model.EndpointSlice, by int32) {
-	if h.on == nil {
-		return
-	}
-	for i := range s.Endpoints {
-		name := s.Endpoints[i].NodeName
-		if name == "" {
-			continue
-		}
-		services := h.on[name]
-		if services == nil {
-			services = make(map[*service]int32, 1)
-			h.on[name] = services
-		}
-		if services[svc] += by; services[svc] == 0 {
-			delete(services, svc)
-			if len(services) == 0 {
-				delete(h.on, name)
-			}
-		}
-	}
-}
-
-// marked returns a slice whose endpoints say whether they come last: s itself if they do.
-func (h *nodeHealth) marked(s *model.EndpointSlice) *model.EndpointSlice {
-	isRight := true
-	for i := range s.Endpoints {
-		e := &s.Endpoints[i]
-		isRight = isRight && e.NodeUnready == h.isLast(e.NodeName)
-	}
-	if isRight {
-		return s
-	}
-	m := *s
-	m.Endpoints = slices.Clone(s.Endpoints)
-	for i := range m.Endpoints {
-		m.Endpoints[i].NodeUnready = h.isLast(m.Endpoints[i].NodeName)
-	}
-	return &m
-}
-
 // unreadyOf returns the Nodes with endpoints of some slices that come last, nil if there are none.
 func (h *nodeHealth) unreadyOf(list []*model.EndpointSlice) (nodes map[string]NodeCondition) {
 	for _, s := range list {
@@ -196,38 +152,15 @@ func (o *objects) setHealthRule(rule brain.NodeHealth) {
 		return
 	}
 	h.rule, h.changed = rule, true
-	if !rule.Enabled || h.on != nil {
-		return // the services on each Node are still needed for the judgment that ends with the rule
-	}
-	h.on = make(map[string]map[*service]int32)
-	for _, ns := range o.namespaces {
-		for _, svc := range ns.services {
-			for _, s := range svc.slices {
-				h.count(svc, s, 1)
-			}
-		}
-	}
+	o.place() // the places stay for the judgment that ends with the rule
 }
 
 // judgeNodes judges all Nodes, and marks the services with endpoints on Nodes whose judgment changes.
 func (o *objects) judgeNodes(now time.Time) (begun, ended []string) {
 	begun, ended = o.health.judge(now)
-	concerned := make(map[*service]struct{})
-	for _, name := range slices.Concat(begun, ended) {
-		for svc := range o.health.on[name] {
-			concerned[svc] = struct{}{}
-		}
-	}
-	for svc := range concerned {
-		slicesOf := o.namespaces[svc.name.Namespace].slices
-		for i, s := range svc.slices {
-			svc.slices[i] = o.health.marked(s)
-			slicesOf[s.Name] = svc.slices[i]
-		}
-		o.mark(svc)
-	}
-	if !o.health.rule.Enabled {
-		o.health.on = nil
+	o.markNodes(slices.Concat(begun, ended))
+	if !o.health.rule.Enabled && !o.edge.on {
+		o.places = nil
 	}
 	return begun, ended
 }
@@ -249,8 +182,10 @@ type NodeHealth struct {
 // NodeHealth returns the health of Nodes by the latest judgment. It does not wait for changes that are being taken in.
 func (c *core) NodeHealth() NodeHealth { return *c.nodeHealth.Load() }
 
-// judgeNodes judges on which Nodes endpoints come last, and has that repeated when a Node has been unready for long enough. The caller holds mu.
+// judgeNodes judges who takes part in the edge, and on which Nodes endpoints come last. It has the latter repeated when a Node has been unready for long
+// enough. The caller holds mu.
 func (c *core) judgeNodes() {
+	c.judgeEdge()
 	now := time.Now()
 	h := &c.objects.health
 	if h.isDue(now) {

@@ -132,8 +132,8 @@ func TestNodeHealth(t *testing.T) {
 func TestNodeHealthIsOff(t *testing.T) {
 	s, sink, _ := healthStore(t, brain.NodeHealth{})
 	sink.Update([]model.Object{&model.Node{Name: "n2", Health: model.NodeShuttingDown}}, nil)
-	if got := chosen(s); got != "123" || s.objects.health.on != nil {
-		t.Errorf("without the rule, connections go to %s, and services are indexed: %v", got, s.objects.health.on != nil)
+	if got := chosen(s); got != "123" || s.objects.places != nil {
+		t.Errorf("without the rule, connections go to %s, and services are indexed: %v", got, s.objects.places != nil)
 	}
 	for _, rule := range []brain.NodeHealth{healthRule, {}, healthRule} {
 		want := "123"
@@ -205,7 +205,7 @@ func TestNodeHealthConcernsFew(t *testing.T) {
 	set(t, sink, "service ns/b 10.96.0.2:80; slice ns/b-1 b 10.1.0.9")
 	sink.Update([]model.Object{&model.EndpointSlice{Namespace: "ns", Name: "c-1", Service: "c", Endpoints: []model.Endpoint{{NodeName: "n2"}, {NodeName: "n2"}, {NodeName: "n9"}}}}, nil)
 	sink.Update([]model.Object{&model.Node{Name: "n2", Health: model.NodeShuttingDown}}, nil)
-	if on := s.objects.health.on; len(on["n2"]) != 2 || len(on["n9"]) != 1 {
+	if on := s.objects.places; len(on["n2"]) != 2 || len(on["n9"]) != 1 {
 		t.Errorf("services by node: %v", on)
 	}
 	before := s.Snapshot()
@@ -216,7 +216,7 @@ func TestNodeHealthConcernsFew(t *testing.T) {
 	for _, name := range []string{"a-1", "b-1", "c-1"} {
 		sink.Update(nil, []model.Ref{{Kind: model.KindEndpointSlice, Namespace: "ns", Name: name}})
 	}
-	if on := s.objects.health.on; len(on) > 0 {
+	if on := s.objects.places; len(on) > 0 {
 		t.Errorf("left over: %v", on)
 	}
 }

@@ -52,6 +52,9 @@ type objects struct {
 	serviceCIDRs map[string]*model.ServiceCIDR
 	addresses    addresses
 	health       nodeHealth
+	edge         edge
+	// places is nil while neither the health of Nodes nor the edge needs it.
+	places places
 
 	dirty        []*service
 	changedNodes map[string]*model.Node // nodes that have changed, as they were before, nil if absent
@@ -87,11 +90,11 @@ func (o *objects) put(obj model.Object) {
 		if obj.Service == "" {
 			return
 		}
-		obj = o.health.marked(obj)
+		obj = o.marked(obj)
 		o.namespace(obj.Namespace).slices[obj.Name] = obj
 		svc := o.service(obj.ServiceName())
 		svc.slices = append(svc.slices, obj)
-		o.health.count(svc, obj, 1)
+		o.count(svc, obj, 1)
 		if previous == nil || !previous.TriggerTime.Equal(obj.TriggerTime) {
 			svc.triggered(obj.TriggerTime)
 		}
@@ -159,7 +162,7 @@ func (o *objects) removeSlice(namespace, name string) *model.EndpointSlice {
 	delete(ns.slices, name)
 	svc := ns.services[slice.Service]
 	svc.slices = slices.DeleteFunc(svc.slices, func(s *model.EndpointSlice) bool { return s == slice })
-	o.health.count(svc, slice, -1)
+	o.count(svc, slice, -1)
 	o.mark(svc)
 	return slice
 }
@@ -172,6 +175,7 @@ func (o *objects) setNode(name string, node *model.Node) {
 	}
 	o.addresses.setNode(name, addrs, o.markExternal)
 	o.health.set(name, node, time.Now())
+	o.edge.set(name, node)
 	previous := o.nodes[name]
 	if o.nodeName != "" && name != o.nodeName || sameNode(previous, node) {
 		return
@@ -309,9 +313,9 @@ type settings struct {
 
 func settingsOf(c *brain.Config) settings { return settings{new(c.LocalDetector), new(c.NodePorts)} }
 
-// node returns a node as dataplanes see it. object is its object, nil if absent.
-func (s settings) node(name string, object *model.Node, serviceCIDRs []netip.Prefix) *state.Node {
-	n := &state.Node{Name: name, ServiceCIDRs: serviceCIDRs, LocalDetector: s.detector, NodePorts: s.nodePorts}
+// node returns a node as dataplanes see it. object is its object, nil if absent. All nodes share the peers.
+func (s settings) node(name string, object *model.Node, serviceCIDRs []netip.Prefix, peers []state.Peer) *state.Node {
+	n := &state.Node{Name: name, ServiceCIDRs: serviceCIDRs, LocalDetector: s.detector, NodePorts: s.nodePorts, Peers: peers}
 	if object != nil {
 		n.Addresses = slices.Clip(object.Addresses)
 		n.PodCIDRs = sortedPrefixes(object.PodCIDRs)

@@ -24,7 +24,10 @@ func TestHistoryDoesNotMatter(t *testing.T) {
 	}
 	for seed := range uint64(histories) {
 		rng := rand.New(rand.NewPCG(seed, 2))
-		s, sink := newStore(t)
+		s := New(Options{Brain: brain.Config{NodeName: "n1", Edge: randomEdge(rng)}})
+		defer s.Close()
+		sink := s.Source("test")
+		s.objects.edge.pause = 0
 		s.feed.SetLimit(1 + rng.IntN(20))
 		objects := make(map[model.Ref]model.Object)
 		held := replica{}
@@ -39,7 +42,7 @@ func TestHistoryDoesNotMatter(t *testing.T) {
 				cfg, budgets := randomBudgets(rng)
 				cfg.MasqueradeAll = rng.IntN(2) == 0
 				cfg.LocalDetector, cfg.NodePorts.Primary = state.LocalDetector{NodeCIDR: rng.IntN(2) == 0}, rng.IntN(2) == 0
-				cfg.NodeHealth = randomNodeHealth(rng)
+				cfg.NodeHealth, cfg.Edge = randomNodeHealth(rng), randomEdge(rng)
 				s.Reconfigure(cfg, budgets)
 			}
 			if before := held.revision; rng.IntN(3) == 0 && s.Snapshot().Revision() > before {
@@ -81,6 +84,11 @@ func TestHistoryDoesNotMatter(t *testing.T) {
 // randomNodeHealth returns a rule that is off, or for which the small cluster has too many unready Nodes or not.
 func randomNodeHealth(rng *rand.Rand) brain.NodeHealth {
 	return brain.NodeHealth{Enabled: rng.IntN(3) > 0, NotReadyAfter: time.Minute, IgnoreAbove: []int{40, 50, 100}[rng.IntN(3)]}
+}
+
+// randomEdge returns a rule that is off, or takes some services.
+func randomEdge(rng *rand.Rand) brain.Edge {
+	return brain.Edge{Enabled: rng.IntN(2) == 0, Annotated: rng.IntN(4) == 0, Kinds: []state.FrontendKinds{0, state.KindsOf(state.NodePort)}[rng.IntN(2)]}
 }
 
 // TestReconfigure publishes what another configuration makes different, and nothing else.
@@ -135,7 +143,9 @@ func TestReconfigure(t *testing.T) {
 func TestNothingIsLeft(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 3))
-		s, sink := newStore(t)
+		s := New(Options{Brain: brain.Config{NodeName: "n1", Edge: brain.Edge{Enabled: true}}})
+		defer s.Close()
+		sink := s.Source("test")
 		sink.Complete()
 		objects := make(map[model.Ref]model.Object)
 		for range 50 {
@@ -151,12 +161,14 @@ func TestNothingIsLeft(t *testing.T) {
 		if n := s.Snapshot().Len(); n > 0 {
 			t.Errorf("seed %d: %d services are still published", seed, n)
 		}
+		s.mu.Lock() // who takes part in the edge may be judged at any time
 		o, a := &s.objects, &s.arbiter
 		if n := len(o.namespaces) + len(o.serviceCIDRs) + len(o.dirty) + len(a.sole) + len(a.contested) +
 			len(o.addresses.of) + len(o.addresses.nodes) + len(o.addresses.externals) + len(s.own) + len(s.problems.of) + len(s.ledger.accounts) + len(s.excess) +
-			s.ramps.followed + len(s.ramps.byNamespace) + len(s.ramps.queue); n > 0 {
+			s.ramps.followed + len(s.ramps.byNamespace) + len(s.ramps.queue) + len(o.places) + len(o.edge.known) + len(o.edge.faults) + o.edge.bytes; n > 0 {
 			t.Errorf("seed %d: left over: %v %v %v %v", seed, o, a, s.own, s.problems.of)
 		}
+		s.mu.Unlock()
 	}
 }
 
@@ -251,6 +263,7 @@ func randomObject(rng *rand.Rand) model.Object {
 		if n.Health = []model.NodeHealth{model.NodeReady, model.NodeNotReady, model.NodeShuttingDown}[rng.IntN(3)]; n.Health != model.NodeReady {
 			n.HealthSince = time.Unix(1e9, 0).UTC()
 		}
+		n.Edge = pick("v1,7635", "v1,7635", "v1,7636", "", "v2,7635")
 		return n
 	case 2:
 		return &model.ServiceCIDR{Name: pick("a", "b"), CIDRs: []netip.Prefix{netip.MustParsePrefix(pick("10.96.0.0/16", "10.97.0.0/16"))}}
@@ -272,6 +285,9 @@ func randomObject(rng *rand.Rand) model.Object {
 		}
 		if rng.IntN(3) == 0 {
 			s.Annotations = append(s.Annotations, model.Annotation{Name: model.ZoneWeightsAnnotation, Value: pick("same=4,other=1", "same=1,other=0")})
+		}
+		if rng.IntN(3) == 0 {
+			s.Annotations = append(s.Annotations, model.Annotation{Name: model.EdgeAnnotation, Value: pick("true", "true", "false", "yes")})
 		}
 		return s
 	}

@@ -39,6 +39,9 @@ type core struct {
 	// judgment is the timer of the next judgment of Nodes, nil if none is due.
 	judgment   *time.Timer
 	nodeHealth atomic.Pointer[NodeHealth]
+	// edgeJudgment is the timer of the next judgment of who takes part in the edge, nil if none is due.
+	edgeJudgment *time.Timer
+	edge         atomic.Pointer[Edge]
 }
 
 func (c *core) init(cfg brain.Config, budgets Budgets, log *slog.Logger, onProblem func(Problem), objects objects, publish func()) {
@@ -46,8 +49,11 @@ func (c *core) init(cfg brain.Config, budgets Budgets, log *slog.Logger, onProbl
 	c.brain, c.log, c.publish, c.objects = cfg, log, publish, objects
 	c.arbiter, c.ledger, c.apiServer = newArbiter(), newLedger(budgets), lastKnown{log: log}
 	c.ramps = newRamps()
+	c.objects.edge = newEdge(cfg.Edge.Enabled)
+	c.objects.place()
 	c.objects.setHealthRule(cfg.NodeHealth)
 	c.nodeHealth.Store(&NodeHealth{Enabled: cfg.NodeHealth.Enabled})
+	c.edge.Store(&Edge{Enabled: cfg.Edge.Enabled})
 	c.excess, c.own, c.problems = make(map[*service]brain.Size), make(map[*service][]Problem), newProblems(log, onProblem)
 	c.intake = revlog.Intake{Mutex: &c.mu, Update: c.update, Completed: publish, Logger: log}
 }
@@ -59,8 +65,9 @@ func (c *core) init(cfg brain.Config, budgets Budgets, log *slog.Logger, onProbl
 // soon as either deletes it.
 func (c *core) Source(name string) model.Sink { return c.intake.Source(name) }
 
-// Problems lists why parts of services are not routed, some of them if there are many. It does not wait for changes that are being taken in.
-func (c *core) Problems() []error { return c.problems.list() }
+// Problems lists why parts of services are not routed, and why Nodes take no part in the edge, some of them if there are many. It does not wait for
+// changes that are being taken in.
+func (c *core) Problems() []error { return append(c.problems.list(), c.edge.Load().Problems...) }
 
 // Limited returns the number of services with problems, by reason. It does not wait for changes that are being taken in.
 func (c *core) Limited() map[Reason]int { return c.problems.limited() }
@@ -118,7 +125,6 @@ func (c *core) granted(svc *service) inputs {
 // takeDirty returns the services to compute again: services that the latest objects concern, and services whose room
 // changes as a result.
 func (c *core) takeDirty() []*service {
-	c.judgeNodes()
 	if ns := c.objects.namespaces[apiServerName.Namespace]; ns != nil && ns.services[apiServerName.Name] != nil {
 		if svc := ns.services[apiServerName.Name]; svc.dirty {
 			c.objects.addresses.setAPIServers(tcpEndpoints(c.apiServer.resolve(&c.brain, svc)), c.objects.markExternal)
@@ -332,4 +338,8 @@ func (c *core) stopTimers() {
 	defer c.mu.Unlock()
 	c.ramps.stop()
 	c.stopJudging()
+	if c.edgeJudgment != nil {
+		c.edgeJudgment.Stop()
+		c.edgeJudgment = nil
+	}
 }

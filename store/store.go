@@ -64,18 +64,19 @@ func (s *Snapshot) Services() iter.Seq[*state.Service] { return s.of.Services() 
 
 // New returns an empty store. It publishes nothing before it has a source and all its sources are complete.
 func New(o Options) *Store {
-	node := settingsOf(&o.Brain).node(o.Brain.NodeName, nil, nil)
+	node := settingsOf(&o.Brain).node(o.Brain.NodeName, nil, nil, nil)
 	s := &Store{feed: revlog.NewStates(node, ErrClosed), node: node}
 	s.init(o.Brain, o.Budgets, o.Logger, o.OnProblem, objectsOfNode(o.Brain.NodeName), s.publish)
 	return s
 }
 
 // Reconfigure makes the store decide about routing by another configuration, as if it had been made with it. It
-// publishes all differences as one revision. The store keeps its node, regardless of c's NodeName.
+// publishes all differences as one revision. The store keeps its node, regardless of c's NodeName. Likewise, the edge stays on or off: without it, the
+// store has forgotten all other Nodes.
 func (s *Store) Reconfigure(c brain.Config, b Budgets) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c.NodeName = s.brain.NodeName
+	c.NodeName, c.Edge.Enabled = s.brain.NodeName, s.brain.Edge.Enabled
 	if c.Equal(&s.brain) && b == s.ledger.budgets {
 		return
 	}
@@ -109,6 +110,7 @@ func (s *Store) publish() {
 	if !s.intake.Complete() || s.feed.IsClosed() {
 		return
 	}
+	s.judgeNodes()
 	s.updateNode()
 	dirty := s.takeDirty()
 	for _, svc := range dirty {
@@ -130,7 +132,7 @@ func (s *Store) publish() {
 	s.feed.Publish(s.node, changes)
 }
 
-// updateNode applies changes of the node. All services depend on it.
+// updateNode applies changes of the node. All services depend on it, but for its peers.
 func (s *Store) updateNode() {
 	nodes, cidrs := s.objects.takeNodes()
 	if len(nodes) > 0 {
@@ -138,14 +140,14 @@ func (s *Store) updateNode() {
 			s.objects.markAll(ns)
 		}
 	}
-	if len(nodes) > 0 || cidrs {
+	if peers := s.objects.edge.takeRenewed(); len(nodes) > 0 || cidrs || peers {
 		s.renewNode()
 	}
 }
 
 // renewNode makes the node again.
 func (s *Store) renewNode() {
-	node := settingsOf(&s.brain).node(s.node.Name, s.objects.nodes[s.node.Name], s.objects.allServiceCIDRs())
+	node := settingsOf(&s.brain).node(s.node.Name, s.objects.nodes[s.node.Name], s.objects.allServiceCIDRs(), s.objects.edge.peers)
 	if !node.Equal(s.node) {
 		s.node = node
 	}

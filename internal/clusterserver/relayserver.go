@@ -30,6 +30,8 @@ type Options struct {
 	InstanceID uint64
 	// NodeHealth reports that the Nodes of Feed have their health. Clients that need it can see that in the header.
 	NodeHealth bool
+	// NodeEdge reports that the Nodes of Feed have their annotation for the edge, likewise.
+	NodeEdge bool
 	// OnFollow is called when a client begins to follow. It returns a function that is called when the client is gone.
 	// They must not block. Default: no callback is called.
 	OnFollow func() (gone func())
@@ -40,7 +42,7 @@ func Register(registrar grpc.ServiceRegistrar, o Options) {
 	for o.InstanceID == 0 {
 		o.InstanceID = rand.Uint64()
 	}
-	clusterv1.RegisterObjectsServer(registrar, &server{feed: o.Feed, instance: o.InstanceID, nodeHealth: o.NodeHealth, onFollow: o.OnFollow})
+	clusterv1.RegisterObjectsServer(registrar, &server{feed: o.Feed, instance: o.InstanceID, nodeHealth: o.NodeHealth, nodeEdge: o.NodeEdge, onFollow: o.OnFollow})
 }
 
 type server struct {
@@ -48,6 +50,7 @@ type server struct {
 	feed       *objectlog.Feed
 	instance   uint64
 	nodeHealth bool
+	nodeEdge   bool
 	onFollow   func() (gone func()) // may be nil
 	partitions partitions
 }
@@ -68,6 +71,9 @@ func (s *server) Follow(stream stream) error {
 	header := metadata.MD{}
 	if s.nodeHealth {
 		header.Set(protoconv.NodeHealthHeader, "1")
+	}
+	if s.nodeEdge {
+		header.Set(protoconv.NodeEdgeHeader, "1")
 	}
 	if err := stream.SendHeader(header); err != nil {
 		return err

@@ -208,6 +208,7 @@ func (v *view) route(a *Answer, c Connection, h held, why *store.Explanation) {
 	}
 	v.endpoints(a, c, h, route, traffic.Masquerade, policy, reasons, why)
 	v.policies(a, c, h, policy, reasons, why)
+	v.edge(a, c, h, reasons)
 	switch route.Verdict {
 	case state.Forward:
 		a.Verdict = Forwarded

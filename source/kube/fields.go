@@ -44,7 +44,7 @@ var (
 	namespaceFields = part(byNumber{1: metadata(entries(optOutLabel), nil)})
 
 	nodeFields = part(byNumber{
-		1: metadata(entries(corev1.LabelTopologyZone), nil),
+		1: metadata(entries(corev1.LabelTopologyZone), entries(model.EdgeAnnotation)),
 		2: part(byNumber{1: all, 5: all, 7: all}), // spec: podCIDR, taints, podCIDRs
 		3: part(byNumber{
 			4: part(byNumber{1: all, 2: all, 4: all, 5: all, 6: all}), // conditions: type, status, lastTransitionTime, reason, message

@@ -6,7 +6,8 @@
 // namespace gets the label, its objects are dropped without a request. When a namespace loses the label, only that
 // namespace is listed: docs/adr/0014-opt-out.md.
 //
-// With [Options.NodeHealth], it watches all Nodes, and also delivers the health of the others.
+// With [Options.NodeHealth] or [Options.Edge], it watches all Nodes, once for both. It then also delivers the health of the others, or what their edge
+// needs.
 //
 // Each arriving object becomes a value of package model. The source keeps only the name and the version of each object.
 // After a lost connection, these show which objects are deleted or changed.
@@ -50,13 +51,16 @@ type Options struct {
 	// Renew is called every 5 seconds. It returns a new connection to the API server, or nil if nothing has changed. An
 	// error is logged, and changes nothing. Renew may be nil. See [Connection.Follow].
 	Renew func() (*rest.Config, error)
-	// NodeName is the name of this Node, the only one that is delivered unless NodeHealth is set. Required, unless AllNodes is set.
+	// NodeName is the name of this Node, the only one that is delivered unless NodeHealth or Edge is set. Required, unless AllNodes is set.
 	NodeName string
 	// AllNodes makes the source deliver all Nodes, for a relay that serves them. NodeEligible then says nothing.
 	AllNodes bool
-	// NodeHealth makes the source watch all Nodes and deliver their health. Of other Nodes than NodeName, it delivers the name and the health only.
-	// Without it, no Node has a health.
+	// NodeHealth makes the source watch all Nodes and deliver their health. Of other Nodes than NodeName, it delivers the name and the health only, unless
+	// Edge is set. Without NodeHealth, no Node has a health.
 	NodeHealth bool
+	// Edge makes the source watch all Nodes and deliver who takes part in the edge. Of other Nodes than NodeName, it delivers the name, the first
+	// [model.MostOfNode] addresses and pod CIDRs, and the annotation. Without it, no Node has the annotation.
+	Edge bool
 	// Await are fields that the Node must have before the source is complete, so that nothing is published without them.
 	Await Await
 	// ServiceProxyName makes the source deliver exactly the Services whose label

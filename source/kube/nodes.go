@@ -9,7 +9,7 @@ import (
 
 // watchedNode is the name of the only Node that is asked for, empty for all.
 func (o *Options) watchedNode() string {
-	if o.NodeHealth {
+	if o.NodeHealth || o.Edge {
 		return ""
 	}
 	return o.NodeName
@@ -18,20 +18,38 @@ func (o *Options) watchedNode() string {
 // isOwn reports whether a Node is this Node, or all are delivered alike.
 func (o *Options) isOwn(name string) bool { return o.AllNodes || name == o.NodeName }
 
-// putNode notes a Node, and returns what of it is delivered: of other Nodes than this one, only the health. It does not change n.
+// putNode notes a Node, and returns what of it is delivered: of other Nodes than this one, only what the options name. It does not change n.
 func (d *delivery) putNode(n *model.Node, eligible bool) *model.Node {
 	o := &d.source.options
-	if !o.NodeHealth && n.Health != model.NodeReady { // a copy, because the watcher compares n with what it lists
+	if !o.NodeHealth && n.Health != model.NodeReady || !o.Edge && n.Edge != "" { // a copy, because the watcher compares n with what it lists
 		without := *n
-		without.Health, without.HealthSince = model.NodeReady, time.Time{}
+		if !o.NodeHealth {
+			without.Health, without.HealthSince = model.NodeReady, time.Time{}
+		}
+		if !o.Edge {
+			without.Edge = ""
+		}
 		n = &without
 	}
 	if !o.isOwn(n.Name) {
-		return &model.Node{Name: n.Name, Health: n.Health, HealthSince: n.HealthSince}
+		other := &model.Node{Name: n.Name, Health: n.Health, HealthSince: n.HealthSince}
+		if o.Edge {
+			other.Addresses, other.PodCIDRs, other.Edge = firstOf(n.Addresses), firstOf(n.PodCIDRs), n.Edge
+			other.Internal = min(n.Internal, len(other.Addresses))
+		}
+		return other
 	}
 	d.source.eligible.Store(eligible)
 	d.node = n
 	return n
+}
+
+// firstOf returns as much of a list as counts for the edge. It does not keep the memory of the rest.
+func firstOf[E any](list []E) []E {
+	if len(list) <= model.MostOfNode {
+		return list
+	}
+	return slices.Clone(list[:model.MostOfNode])
 }
 
 // deleteNode notes that a Node is gone.

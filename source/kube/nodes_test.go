@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -71,6 +72,67 @@ func TestNodeHealth(t *testing.T) {
 		w := begin(a, withHealth, func(o *Options) { o.NodeName, o.AllNodes = "", true })
 		w.holds("node:z[192.0.2.9][]2", "node:z[192.0.2.9][]2")
 	})
+}
+
+// TestEdge delivers who takes part in the edge. Of each other Node, it delivers name, addresses, pod CIDRs and the annotation.
+func TestEdge(t *testing.T) {
+	withEdge := func(o *Options) { o.Edge = true }
+	part := func(name, edge string) *corev1.Node {
+		n := unready(name)
+		n.Annotations = map[string]string{model.EdgeAnnotation: edge, "other": "x"}
+		n.Spec.PodCIDRs = []string{"10.1.0.0/24"}
+		return n
+	}
+	story(t, func(t *testing.T, a *apiServer) {
+		a.put(part("here", "v1,7635"), part("other", "v1,7636"))
+		w := begin(a, withEdge)
+		w.complete(true)
+		w.holds("node:z[192.0.2.9][10.1.0.0/24] v1,7635", "node:[192.0.2.9][10.1.0.0/24] v1,7636")
+		a.put(part("other", ""))
+		w.holds("node:z[192.0.2.9][10.1.0.0/24] v1,7635", "node:[192.0.2.9][10.1.0.0/24]")
+		many, first := part("other", "v2"), "192.0.2.9"
+		for i := range 100 {
+			many.Status.Addresses = append(many.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: fmt.Sprintf("192.0.3.%d", i)})
+			if i < model.MostOfNode-1 {
+				first += fmt.Sprintf(" 192.0.3.%d", i)
+			}
+		}
+		a.put(many)
+		w.holds("node:z[192.0.2.9][10.1.0.0/24] v1,7635", "node:["+first+"][10.1.0.0/24] v2")
+		a.remove(many)
+		w.holds("node:z[192.0.2.9][10.1.0.0/24] v1,7635")
+		if !w.source.NodeEligible() {
+			t.Error("the deletion of another Node makes this one ineligible")
+		}
+	})
+	story(t, func(t *testing.T, a *apiServer) { // one watch has both
+		a.put(part("here", "v1,7635"), part("other", "v1,7636"))
+		w := begin(a, withEdge, func(o *Options) { o.NodeHealth = true })
+		w.holds("node:z[192.0.2.9][10.1.0.0/24]2 v1,7635", "node:[192.0.2.9][10.1.0.0/24]2 v1,7636")
+	})
+	story(t, func(t *testing.T, a *apiServer) { // health alone
+		a.put(part("here", "v1,7635"), part("other", "v1,7636"))
+		w := begin(a, func(o *Options) { o.NodeHealth = true })
+		w.holds("node:z[192.0.2.9][10.1.0.0/24]2", "node:[][]2")
+	})
+	story(t, func(t *testing.T, a *apiServer) { // without the option
+		a.put(part("here", "v1,7635"), part("other", "v1,7636"))
+		w := begin(a)
+		w.holds("node:z[192.0.2.9][10.1.0.0/24]")
+	})
+	story(t, func(t *testing.T, a *apiServer) { // for a relay
+		a.put(part("here", "v1,7635"), part("other", "v1,7636"))
+		w := begin(a, withEdge, func(o *Options) { o.NodeName, o.AllNodes = "", true })
+		w.holds("node:z[192.0.2.9][10.1.0.0/24] v1,7635", "node:z[192.0.2.9][10.1.0.0/24] v1,7636")
+	})
+}
+
+// edgeText is the annotation of a Node, with a space before it.
+func edgeText(n *model.Node) string {
+	if n.Edge == "" {
+		return ""
+	}
+	return " " + n.Edge
 }
 
 // healthText is the number of a Node's health, empty for a ready one.

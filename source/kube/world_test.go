@@ -225,7 +225,7 @@ func render(o model.Object) string {
 		}
 		return fmt.Sprintf("%s/%s>%s", o.Namespace, o.Name, o.Endpoints[0].Addr)
 	case *model.Node:
-		return fmt.Sprintf("node:%s%v%v%s", o.Zone, o.Addresses, o.PodCIDRs, healthText(o.Health))
+		return fmt.Sprintf("node:%s%v%v%s%s", o.Zone, o.Addresses, o.PodCIDRs, healthText(o.Health), edgeText(o))
 	case *model.Namespace:
 		return fmt.Sprintf("%s:disabled=%v", o.Name, o.ProxyDisabled)
 	case *model.ServiceCIDR:

@@ -10,7 +10,6 @@ import (
 
 	"github.com/switchyard-net/switchyard/client"
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
-	"github.com/switchyard-net/switchyard/internal/protoconv"
 )
 
 // answerTimeout bounds the wait for a relay to report that it has a full set. A relay that has one reports it at once.
@@ -55,7 +54,7 @@ func (s *Source) follow(ctx context.Context, target string, d *delivery) (useful
 	header, err := stream.Header()
 	if timer.Stop(); err == nil && header != nil {
 		useful = true
-		s.health.lacksNodes(target, s.options.NodeHealth && len(header.Get(protoconv.NodeHealthHeader)) == 0)
+		s.health.setLacking(s.options.lackingOf(target, header))
 		if !s.health.broke(target) {
 			s.health.markHealthy(target)
 		}

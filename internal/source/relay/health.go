@@ -10,7 +10,10 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/switchyard-net/switchyard/internal/protoconv"
 )
 
 // health knows which relays have failed since one could last be followed, and logs when that changes.
@@ -19,26 +22,38 @@ type health struct {
 
 	mu       sync.Mutex
 	failures map[string]*failure // by target
-	// nodeless is the followed relay if it lacks the health of Nodes, which is needed. It is empty otherwise.
-	nodeless string
+	// lacking is what the followed relay lacks of Nodes, although it is needed.
+	lacking []lack
 }
 
-// lacksNodes notes whether the relay that is followed lacks the health of Nodes, which is needed. That is logged once for each relay.
-func (h *health) lacksNodes(target string, lacks bool) {
+// lack is the problem that a relay does not deliver a part of Nodes, with the effect. A field of the relay's configuration turns the part on.
+type lack struct{ target, part, effect, field string }
+
+func (l lack) Error() string {
+	return fmt.Sprintf("relay %s does not deliver %s, so %s: set %s there, or update it", l.target, l.part, l.effect, l.field)
+}
+
+// lackingOf returns what a relay lacks of Nodes, by its header, although the options need it.
+func (o *Options) lackingOf(target string, header metadata.MD) (list []lack) {
+	if o.NodeHealth && len(header.Get(protoconv.NodeHealthHeader)) == 0 {
+		list = append(list, lack{target, "the health of Nodes", "no endpoint comes last because of its Node", "nodeHealth.enabled"})
+	}
+	if o.Edge && len(header.Get(protoconv.NodeEdgeHeader)) == 0 {
+		list = append(list, lack{target, "which Nodes take part in the edge", "no connection is handed over to another node", "edge.enabled"})
+	}
+	return list
+}
+
+// setLacking notes what the relay that is followed lacks. Each part is logged once for each relay.
+func (h *health) setLacking(list []lack) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	before := h.nodeless
-	if h.nodeless = ""; lacks {
-		h.nodeless = target
+	for _, l := range list {
+		if !slices.Contains(h.lacking, l) {
+			h.log.Warn("relay does not deliver a part of nodes", "error", l)
+		}
 	}
-	if h.nodeless != "" && h.nodeless != before {
-		h.log.Warn("relay does not deliver the health of nodes", "error", noNodeHealth(target))
-	}
-}
-
-// noNodeHealth is the problem that a relay lacks the health of Nodes.
-func noNodeHealth(target string) error {
-	return fmt.Errorf("relay %s does not deliver the health of Nodes, so no endpoint comes last because of its Node: set nodeHealth.enabled there, or update it", target)
+	h.lacking = list
 }
 
 // failure is why a relay cannot be followed.
@@ -99,8 +114,8 @@ func (h *health) problems() []error {
 	for _, target := range slices.Sorted(maps.Keys(h.failures)) {
 		problems = append(problems, h.failures[target])
 	}
-	if h.nodeless != "" {
-		problems = append(problems, noNodeHealth(h.nodeless))
+	for _, l := range h.lacking {
+		problems = append(problems, l)
 	}
 	return problems
 }

@@ -38,6 +38,8 @@ type Options struct {
 	Mark uint32
 	// NodeHealth is whether the health of Nodes is needed. A relay without it is a problem.
 	NodeHealth bool
+	// Edge is whether it is needed which Nodes take part in the edge. A relay without that is a problem.
+	Edge bool
 	// DialOptions follow the options of [client.Dial].
 	DialOptions []grpc.DialOption
 	// Logger gets errors of relays and objects. Nil discards it.
