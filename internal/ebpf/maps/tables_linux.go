@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/switchyard-net/switchyard/internal/ebpf/plan"
+	"github.com/switchyard-net/switchyard/internal/kernel/bpfarray"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -82,8 +83,8 @@ type Place struct {
 type Tables struct {
 	frontends [2]*ebpf.Map
 	used      [2]uint32
-	routes    memory
-	slots     [2]memory
+	routes    bpfarray.Array
+	slots     [2]bpfarray.Array
 
 	// Slots from next on were never used; free has the freed ones, by the number of slots in a row.
 	nextRoute  uint32
@@ -108,9 +109,9 @@ func New(c *ebpf.Collection, counters *Counters) (*Tables, error) {
 	var err error
 	for _, m := range []struct {
 		name string
-		to   *memory
+		to   *bpfarray.Array
 	}{{"routes", &t.routes}, {"slots4", &t.slots[v4]}, {"slots6", &t.slots[v6]}} {
-		if *m.to, err = mapMemory(c.Maps[m.name]); err != nil {
+		if *m.to, err = bpfarray.Of(c.Maps[m.name]); err != nil {
 			return nil, errors.Join(fmt.Errorf("%s: %w", m.name, err), t.Close())
 		}
 	}
@@ -125,7 +126,7 @@ func (t *Tables) Close() error {
 	if t.grace != nil {
 		t.grace.close()
 	}
-	return errors.Join(t.routes.close(), t.slots[v4].close(), t.slots[v6].close())
+	return errors.Join(t.routes.Close(), t.slots[v4].Close(), t.slots[v6].Close())
 }
 
 // Frontends returns how many frontends there are.
@@ -181,7 +182,7 @@ func (t *Tables) Show(r *Placed) { t.show(r.At, &r.Route) }
 
 // Remove removes a route, to which no frontend may lead.
 func (t *Tables) Remove(r *Placed) {
-	t.routes.store(r.At.index, 0, 0)
+	t.routes.Store(r.At.index, 0, 0)
 	t.retireSlots(r)
 	t.grace.retire(region{base: r.At.index})
 }
@@ -191,7 +192,7 @@ func (t *Tables) retireSlots(r *Placed) {
 }
 
 func (t *Tables) show(at Place, r *plan.Route) {
-	t.routes.store(at.index, 0, wordOf(at.base, r.Slots(), r.Clients))
+	t.routes.Store(at.index, 0, wordOf(at.base, r.Slots(), r.Clients))
 }
 
 // fill writes the endpoints of a route into slots that nothing leads to.
@@ -204,8 +205,8 @@ func (t *Tables) fill(r *plan.Route) (base uint32, err error) {
 	slots := &t.slots[family]
 	for i, e := range r.EachSlot() {
 		words := slotOf(e.Addr)
-		for w := range slots.each {
-			slots.store(base+uint32(i), w, words[w])
+		for w := range slots.Each() {
+			slots.Store(base+uint32(i), w, words[w])
 		}
 	}
 	return base, nil
@@ -217,7 +218,7 @@ func (t *Tables) takeRoute() (uint32, bool) {
 		t.freeRoutes = t.freeRoutes[:n-1]
 		return index, true
 	}
-	if t.nextRoute == t.routes.size() {
+	if t.nextRoute == t.routes.Size() {
 		return 0, false
 	}
 	t.nextRoute++
@@ -232,7 +233,7 @@ func (t *Tables) takeSlots(family, n int) (uint32, bool) {
 		return base, true
 	}
 	base := t.nextSlot[family]
-	if uint64(base)+uint64(n) > uint64(t.slots[family].size()) {
+	if uint64(base)+uint64(n) > uint64(t.slots[family].Size()) {
 		return 0, false
 	}
 	t.nextSlot[family] += uint32(n)
@@ -344,23 +345,23 @@ func (t *Tables) Find(family state.Family, f plan.Frontend) (found Found, ok boo
 			return Found{}, false, fmt.Errorf("reading a frontend: %w", err)
 		}
 		route := uint32(value)
-		if value != valueOf(key, route) || route >= t.routes.size() {
+		if value != valueOf(key, route) || route >= t.routes.Size() {
 			continue
 		}
-		word := t.routes.load(route, 0)
+		word := t.routes.Load(route, 0)
 		base, count, clients := partsOf(word)
 		found = Found{Route: route, Base: base, Clients: clients}
 		for i := range uint32(count) {
-			if base+i >= slots.size() {
+			if base+i >= slots.Size() {
 				break // programs do not find it either
 			}
 			var words [3]uint64
-			for w := range slots.each {
-				words[w] = slots.load(base+i, w)
+			for w := range slots.Each() {
+				words[w] = slots.Load(base+i, w)
 			}
 			found.Endpoints = append(found.Endpoints, endpointOf(words, family))
 		}
-		if t.routes.load(route, 0) == word { // else the slots may be another one's by now
+		if t.routes.Load(route, 0) == word { // else the slots may be another one's by now
 			return found, true, nil
 		}
 	}
@@ -416,9 +417,9 @@ func (t *Tables) repairRoute(r *Placed, family int) (repaired int) {
 	slots := &t.slots[family]
 	for i, e := range r.EachSlot() {
 		words, differs := slotOf(e.Addr), false
-		for w := range slots.each {
-			if at := r.At.base + uint32(i); slots.load(at, w) != words[w] {
-				slots.store(at, w, words[w])
+		for w := range slots.Each() {
+			if at := r.At.base + uint32(i); slots.Load(at, w) != words[w] {
+				slots.Store(at, w, words[w])
 				differs = true
 			}
 		}
@@ -426,7 +427,7 @@ func (t *Tables) repairRoute(r *Placed, family int) (repaired int) {
 			repaired++
 		}
 	}
-	if t.routes.load(r.At.index, 0) != wordOf(r.At.base, r.Slots(), r.Clients) {
+	if t.routes.Load(r.At.index, 0) != wordOf(r.At.base, r.Slots(), r.Clients) {
 		t.Show(r)
 		repaired++
 	}

@@ -293,7 +293,7 @@ func TestRootCgroup(t *testing.T) {
 }
 
 // generated are the directories with programs, seen from here.
-var generated = []string{".", "../ebpftest"}
+var generated = []string{".", "../ebpftest", "../../edge/programs"}
 
 // TestSourcesAreCompiled: what is embedded was made from the sources as they are.
 func TestSourcesAreCompiled(t *testing.T) {
@@ -336,7 +336,7 @@ func TestEveryArchitectureHasPrograms(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := map[string]int{".": 2, "../ebpftest": 1}[dir]; len(pkg.EmbedPatterns) != want {
+			if want := map[string]int{".": 2, "../ebpftest": 1, "../../edge/programs": 1}[dir]; len(pkg.EmbedPatterns) != want {
 				t.Errorf("%s for %s embeds %v, want %d objects", dir, arch, pkg.EmbedPatterns, want)
 			}
 			for _, name := range pkg.EmbedPatterns {
@@ -366,7 +366,7 @@ func TestProgramsAreCompiledAgain(t *testing.T) {
 		for _, directive := range directives(t, dir) {
 			cmd := exec.Command("sh", "-c", strings.Replace(directive, " bpf2go ", " bpf2go -output-dir "+out+" ", 1))
 			cmd.Dir = dir
-			cmd.Env = append(os.Environ(), "GOPACKAGE="+map[bool]string{true: "programs", false: "ebpftest"}[dir == "."])
+			cmd.Env = append(os.Environ(), "GOPACKAGE="+map[bool]string{true: "ebpftest", false: "programs"}[dir == "../ebpftest"])
 			if text, err := cmd.CombinedOutput(); err != nil {
 				t.Fatalf("%s: %v\n%s", dir, err, text)
 			}
