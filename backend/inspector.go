@@ -28,6 +28,8 @@ type Query struct {
 	Dst netip.Addr
 	// Node reports whether the client is this node, and Outside whether it is neither a pod nor this node.
 	Node, Outside bool
+	// Edge reports whether a node hands the connection over to this one ([state.Edge]), maybe itself.
+	Edge bool
 	// Source is the address of the client. It is not valid if it is not known.
 	Source netip.Addr
 	// Endpoints are the endpoints for Held.Deadlines.

@@ -77,7 +77,7 @@ func (p *portPair) isSame() bool {
 	}
 	return p.from == p.to || p.from != nil && p.to != nil &&
 		p.from.Affinity == p.to.Affinity && p.from.Balance == p.to.Balance && p.from.Ejection == p.to.Ejection && p.from.DrainSeconds == p.to.DrainSeconds &&
-		sameList(p.from.Frontends, p.to.Frontends) && sameList(p.from.Lingering, p.to.Lingering) &&
+		sameList(p.from.Frontends, p.to.Frontends) && sameList(p.from.Lingering, p.to.Lingering) && p.from.Edge == p.to.Edge &&
 		p.from.Internal.Masquerade == p.to.Internal.Masquerade && p.from.External.Masquerade == p.to.External.Masquerade &&
 		same(p.from.Routes(), p.to.Routes())
 }
@@ -119,7 +119,7 @@ func (p *portPair) base() state.Port {
 		base.Internal = p.to.Internal
 	}
 	if isUnused(&base.External) {
-		base.External = p.to.External
+		base.External, base.Edge = p.to.External, p.to.Edge
 	}
 	return base
 }
@@ -132,6 +132,9 @@ func entriesEach(p *state.Port) int {
 		if !sameList(t.Inside.Endpoints, t.Outside.Endpoints) && !t.Inside.Equal(&t.Outside) {
 			endpoints += len(t.Outside.Endpoints)
 		}
+		if t == &p.External && p.Edge != nil {
+			endpoints += len(p.Edge.Local.Endpoints)
+		}
 		n = max(n, endpoints)
 	}
 	return 1 + n*perEndpoint(p)
@@ -140,8 +143,8 @@ func entriesEach(p *state.Port) int {
 // perEndpoint is what an endpoint behind a frontend takes. With weights, the endpoints of a route share more slots. With session affinity,
 // dataplanes look endpoints up as well.
 func perEndpoint(p *state.Port) int {
-	each := 1
-	for _, r := range p.Routes() {
+	each, routes := 1, p.Routes()
+	for _, r := range append(routes[:], edgeRoute(p)) {
 		if r.Weighted() {
 			each = max(each, weightedSlots/len(r.Endpoints))
 		}
@@ -150,6 +153,14 @@ func perEndpoint(p *state.Port) int {
 		each++
 	}
 	return each
+}
+
+// edgeRoute returns the route of connections that nodes hand over to each other. It drops all if there is none.
+func edgeRoute(p *state.Port) *state.Route {
+	if p.Edge == nil {
+		return &state.Route{Verdict: state.Drop}
+	}
+	return &p.Edge.Local
 }
 
 // weightedSlots are about as many slots as a dataplane gives the endpoints of a weighted route.
@@ -225,6 +236,14 @@ func (p *portPair) mix(n int) (mixed state.Port, moved int) {
 		} else {
 			t.mixed.Outside, took = mixRoutes(&t.from.Outside, &t.to.Outside, n-moved)
 			moved += took
+		}
+	}
+	// An edge that takes none of the frontends comes when they do.
+	if len(base.Frontends) == 0 && p.to.Edge != nil || p.to.Edge.TakesOneOf(base.Frontends) {
+		local, took := mixRoutes(edgeRoute(&base), &p.to.Edge.Local, n-moved)
+		if moved += took; !local.Equal(&p.to.Edge.Local) {
+			edge := *p.to.Edge
+			edge.Local, mixed.Edge = local, &edge
 		}
 	}
 	return mixed, moved
@@ -343,6 +362,9 @@ func (p *portPair) step(m *moving, most int) (next *state.Port, cost int) {
 	}
 	if isUnused(&p.from.External) {
 		mixed.External = state.Traffic{}
+	}
+	if !mixed.Edge.TakesOneOf(mixed.Frontends) {
+		mixed.Edge = nil
 	}
 	mixed.Lingering = p.lingering(&mixed)
 	if moved > 0 {

@@ -206,9 +206,10 @@ func (b *Backend) note(err error) {
 }
 
 // Features implements [backend.Featured]. Hooks draw by weight. The base does so for all other connections. It refuses the share of a route, hashes,
-// serves ranges of ports, and answers echo requests. It also serves ports with a deadline, because it can reset their connections.
+// serves ranges of ports, and answers echo requests. It also serves ports with a deadline, because it can reset their connections. The connections that
+// nodes hand over to each other are from outside, so the base serves all of them.
 func (b *Backend) Features() state.Features {
-	return backend.FeaturesOf(b.base) & (state.Weights | state.Balances | state.Ranges | state.Ping | state.DrainDeadline)
+	return backend.FeaturesOf(b.base) & (state.Weights | state.Balances | state.Ranges | state.Ping | state.DrainDeadline | state.EdgeShares)
 }
 
 // Apply makes the hooks and their base show u. See [backend.Backend].

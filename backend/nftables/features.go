@@ -11,7 +11,12 @@ import (
 )
 
 // Features returns the features of records that the dataplane can program.
-func (b *Backend) Features() state.Features { return b.features }
+func (b *Backend) Features() state.Features {
+	if b.o.Edge == 0 {
+		return b.features
+	}
+	return b.features | state.EdgeShares
+}
 
 // problems are services whose balance is not as it should be, with what is shown of them.
 type problems struct {

@@ -69,6 +69,40 @@ func withFeatures(s *state.Service, seed uint64) *state.Service {
 	return withRanges(&dressed, seed)
 }
 
+// withEdge returns a record with an edge for most ports that can have one. On the node are some endpoints of the route of clients inside. They follow from the seed and
+// the record, as in [withFeatures].
+func withEdge(s *state.Service, seed uint64) *state.Service {
+	s = s.WithPorts(slices.Clone(s.Ports))
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		number := func(about ...any) uint64 {
+			h := fnv.New64a()
+			fmt.Fprint(h, "edge", seed, s.Name, p.Name, p.Family, about)
+			return binary.BigEndian.Uint64(h.Sum(nil)) >> 8
+		}
+		from := &p.External.Inside
+		isPlain := p.Protocol != state.SCTP && p.Affinity == 0 && p.Balance == state.Random && !p.Ejection && p.DrainSeconds == 0 && p.Frontends[0].LastPort == 0
+		if !isPlain || from.Verdict == state.Unused || from.Refused > 0 || number("none", len(from.Endpoints)/5)%4 == 0 {
+			continue
+		}
+		e := &state.Edge{Local: state.Route{Verdict: state.Drop}}
+		for _, ep := range from.Endpoints {
+			if number(ep.Addr)%3 > 0 {
+				e.Local.Verdict, e.Local.Endpoints = state.Forward, append(e.Local.Endpoints, ep)
+			}
+		}
+		if number("shares", len(from.Endpoints)/3)%3 > 0 {
+			e.Shares = []state.EdgeShare{{Node: 1, Weight: uint32(1 + len(from.Endpoints))}}
+		}
+		e.Except = state.KindsOf([]state.FrontendKind{state.ExternalIP, state.LoadBalancer, state.NodePort}[number("except")%3])
+		if number("all")%2 == 0 || !e.TakesOneOf(p.Frontends) {
+			e.Except = 0
+		}
+		p.Edge = e
+	}
+	return s
+}
+
 // withRanges returns a record with a range in addition for each cluster IP of its first port, and endpoints of that port behind it.
 func withRanges(s *state.Service, seed uint64) *state.Service {
 	if len(s.Ports) == 0 {

@@ -117,6 +117,9 @@ func playHistory(t testing.TB, ns *netns.NS, seed uint64) (*historyRun, error) {
 	}
 	r.options.NodePortAddresses = state.NodePortAddresses{Primary: r.rng.IntN(2) == 0}
 	r.options.ResetRemoved = seed%3 == 0
+	if seed%5 < 3 {
+		r.options.Edge = edgeMark
+	}
 	if seed%4 > 0 {
 		r.features = seed
 	}
@@ -304,7 +307,7 @@ func (r *historyRun) next(from state.Revision) (*state.Update, error) {
 	next := *u
 	next.Changed = nil
 	for _, s := range u.Changed {
-		next.Changed = append(next.Changed, withFeatures(s, r.features))
+		next.Changed = append(next.Changed, r.dressed(s))
 	}
 	return &next, nil
 }
@@ -313,11 +316,19 @@ func (r *historyRun) next(from state.Revision) (*state.Update, error) {
 func (r *historyRun) services(snapshot *store.Snapshot) iter.Seq[*state.Service] {
 	return func(yield func(*state.Service) bool) {
 		for s := range snapshot.Services() {
-			if !yield(withFeatures(s, r.features)) {
+			if !yield(r.dressed(s)) {
 				return
 			}
 		}
 	}
+}
+
+// dressed returns a record with features.
+func (r *historyRun) dressed(s *state.Service) *state.Service {
+	if s = withFeatures(s, r.features); r.options.Edge != 0 {
+		s = withEdge(s, r.features)
+	}
+	return s
 }
 
 func isInjected(err error) bool { return errors.Is(err, errInjected) }
@@ -560,6 +571,17 @@ func checkSlotsOf(h holdings, p *state.Port, f *state.Frontend, tables map[strin
 	views := []view{{"", 0, numberedSlots, &t.Inside}}
 	if t.Masquerade == state.MasqueradeNode || !t.Inside.Equal(&t.Outside) {
 		views = []view{{"outside-", 1 << 16, numberedSlots | 1<<28, &t.Outside}, {"inside-", 2 << 16, numberedSlots | 2<<28, &t.Inside}}
+	}
+	isHandedOver := false
+	if p.Edge.Takes(f.Kind) {
+		views = append(views, view{name: "edge-", offset: 3 << 16, route: &p.Edge.Local})
+		isHandedOver = len(p.Edge.Shares) > 0
+		if _, drops := h[space+"edge-drop"][key]; drops != (p.Edge.Local.Verdict == state.Drop) {
+			return 0, fmt.Errorf("connections that others hand over are dropped: %v", drops)
+		}
+	}
+	if _, is := h[space+"handed-over"][key]; is != isHandedOver {
+		return 0, fmt.Errorf("its connections are handed over: %v, want %v", is, isHandedOver)
 	}
 	slot := func(index uint32) string {
 		e := h[space+"slots"][string(binary.NativeEndian.AppendUint32([]byte(key), index))]

@@ -70,7 +70,7 @@ func (b *Backend) Inspect(q backend.Query) (backend.Held, error) {
 	}
 	var held ruleset.Held
 	err = b.inspector.ask(func(f elemFinder) (err error) {
-		held, err = ruleset.Inspect(q.Frontend, q.Outside, q.Source, f.Find)
+		held, err = ruleset.Inspect(q.Frontend, ruleset.Client{Outside: q.Outside, Edge: q.Edge, Addr: q.Source}, f.Find)
 		return err
 	})
 	if err != nil {

@@ -54,7 +54,7 @@ type Backend struct {
 	local     *localnet.Sysctl
 	// flags are the flags of our tables. If they are owned, no other program can change them while this process runs.
 	flags nft.TableFlags
-	// features are the features of records that it can program.
+	// features are the features of records that it can program, without the edge.
 	features state.Features
 	// problems are the services whose balance is not as it should be. It is nil until there is one.
 	problems atomic.Pointer[problems]
@@ -64,6 +64,8 @@ type Backend struct {
 	counting leastLoaded
 	// selected is the last result of selectNodePorts.
 	selected selection
+	// peers is the last result of peerAddrs.
+	peers peerAddrs
 
 	// limits are the limits of comparisons, except the number of lookups at a time.
 	limits ruleset.Limits
@@ -615,6 +617,7 @@ func (b *Backend) commitNoted(p *ruleset.Plan, want *ruleset.Desired, nodePorts 
 		b.cutter.Failed()
 		return cleared + written, err
 	}
+	b.cutter.SetPeerAddrs(b.peerAddrs(p.Node()))
 	b.cutter.Committed(translating(nodePorts), append(notes, more(written)...)...)
 	if serving != nil {
 		serving.Commit()

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
@@ -26,6 +27,10 @@ type Options struct {
 	// UpstreamMark is the packet mark bit, such as 0x2000, of the connections by which a proxy on the node gets its state. These connections
 	// bypass Services, except for cluster IPs. 0: there are none.
 	UpstreamMark uint32
+	// Edge is the packet mark bit, such as 0x40, of connections that this node serves for all nodes ([state.Edge]). The programs of the edge mark their
+	// packets. Marked packets that no rule translates are dropped. So are packets of TCP connections that the node does not know, and may have handed over. No
+	// other program may use the bit. 0: there is no edge, and the tables have nothing for it.
+	Edge uint32
 	// MaxAffinityClients is how many clients are remembered in each family, for affinity: a client counts once for each Service
 	// port that it uses. Further clients get no affinity until others time out. Each takes about 150 bytes of the kernel's
 	// memory. Default 1,048,576.
@@ -83,7 +88,17 @@ func (o *Options) check() error {
 	if o.MasqueradeBit != nil && (*o.MasqueradeBit < 0 || *o.MasqueradeBit > 31) {
 		return fmt.Errorf("MasqueradeBit is %d, must be from 0 to 31", *o.MasqueradeBit)
 	}
+	if taken := o.masqueradeMark() | o.UpstreamMark | backend.RelayMark; o.Edge&taken != 0 || o.Edge&(o.Edge-1) != 0 {
+		return fmt.Errorf("option Edge is %#x, must be one bit and none of %#x, which have other purposes, or 0 for no edge", o.Edge, taken)
+	}
 	return nil
+}
+
+func (o *Options) masqueradeMark() uint32 {
+	if o.MasqueradeBit != nil {
+		return 1 << *o.MasqueradeBit
+	}
+	return 1 << defaultMasqueradeBit
 }
 
 // defaultMasqueradeBit is kube-proxy's default for masqueradeBit.
@@ -122,11 +137,8 @@ func (o *Options) onEjections() func(added, now int) {
 // settings returns what the tables depend on in addition to the state, with the flags that they have.
 func (o *Options) settings(flags nft.TableFlags) *ruleset.Settings {
 	s := &ruleset.Settings{
-		LocalDetector: o.LocalDetector, MasqueradeMark: 1 << defaultMasqueradeBit, MaxAffinityClients: defaultMaxAffinityClients,
-		TableFlags: flags, Counters: o.Counters, UpstreamMark: o.UpstreamMark,
-	}
-	if o.MasqueradeBit != nil {
-		s.MasqueradeMark = 1 << *o.MasqueradeBit
+		LocalDetector: o.LocalDetector, MasqueradeMark: o.masqueradeMark(), MaxAffinityClients: defaultMaxAffinityClients,
+		TableFlags: flags, Counters: o.Counters, UpstreamMark: o.UpstreamMark, Edge: o.Edge,
 	}
 	if o.MaxAffinityClients > 0 {
 		s.MaxAffinityClients = uint32(o.MaxAffinityClients)

@@ -249,7 +249,7 @@ func (c *Cleaner) wrong(flow Flow) bool {
 	if !isPending {
 		f.Addr = netip.Addr{}
 		s, isPending = c.pending[f]
-		isPending = isPending && c.servesNodePorts(dst.Addr())
+		isPending = isPending && (c.servesNodePorts(dst.Addr()) || c.fromPeer(s, flow))
 	}
 	if !isPending {
 		return c.wrongInRange(flow)
@@ -263,7 +263,15 @@ func (c *Cleaner) wrong(flow Flow) bool {
 	return !s.has(flow.Reply.Src)
 }
 
-func (c *Cleaner) servesNodePorts(addr netip.Addr) bool {
-	_, found := slices.BinarySearchFunc(c.nodePorts, addr, netip.Addr.Compare)
+func (c *Cleaner) servesNodePorts(addr netip.Addr) bool { return has(c.nodePorts, addr) }
+
+// fromPeer reports whether a flow to a pending NodePort may be one that another node has handed over. This node's own flows to the NodePorts of other
+// nodes are not translated here.
+func (c *Cleaner) fromPeer(s suspect, flow Flow) bool {
+	return s.handedOver && flow.Reply.Src != flow.Orig.Dst && has(c.peers, flow.Orig.Dst.Addr())
+}
+
+func has(sorted []netip.Addr, addr netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(sorted, addr, netip.Addr.Compare)
 	return found
 }

@@ -49,8 +49,8 @@ type Cleaner struct {
 	onClean func(state.Family, time.Duration, int)
 	// elsewhere and scheduled are the fields of the Options.
 	elsewhere, scheduled func(state.FrontendKey) bool
-	// nodePorts are sorted.
-	nodePorts []netip.Addr
+	// nodePorts and peers are sorted.
+	nodePorts, peers []netip.Addr
 	// pending are the frontends whose flows must be looked at.
 	pending map[state.FrontendKey]suspect
 	noted   int
@@ -68,6 +68,8 @@ type serving struct {
 	owner state.ServiceName
 	// endpoints are sorted. There are none if the frontend is gone. Only UDP endpoints matter.
 	endpoints []netip.AddrPort
+	// handedOver is set if other nodes hand flows to the port over to this one.
+	handedOver bool
 }
 
 func (s serving) has(addr netip.AddrPort) bool {
@@ -128,6 +130,10 @@ func NewCleaner(t Table, o CleanerOptions) *Cleaner {
 // SetNodePortAddrs specifies which addresses serve NodePorts. They are sorted; the Cleaner keeps them and does not change them.
 func (c *Cleaner) SetNodePortAddrs(addrs []netip.Addr) { c.nodePorts = addrs }
 
+// SetPeerAddrs specifies the addresses of other nodes that hand flows over to this one, as [state.Edge] says. These flows may be to a node port at such
+// an address. The addresses are sorted; the Cleaner keeps them and does not change them.
+func (c *Cleaner) SetPeerAddrs(addrs []netip.Addr) { c.peers = addrs }
+
 // Note records the effect of a change from old to new on UDP flows, the only flows that a change of services makes stale. nil stands for a
 // service that does not exist. old is the state that the dataplane showed before. Note costs O(service). The services of one update may be
 // noted in any order, also if a frontend moves from one to another. Note them after the update is committed. Changes noted before a failed
@@ -161,7 +167,7 @@ func (c *Cleaner) suspect(f state.FrontendKey, now, was serving, existed bool) {
 	p := c.pending[f]
 	s := suspect{
 		// A range has no flows before it exists: they would be flows of single ports within it.
-		serving: now, noted: c.noted, anybody: p.anybody || !existed && f.LastPort == 0, untranslated: p.untranslated || len(was.endpoints) == 0,
+		serving: serving{now.owner, now.endpoints, now.handedOver || was.handedOver || p.handedOver}, noted: c.noted, anybody: p.anybody || !existed && f.LastPort == 0, untranslated: p.untranslated || len(was.endpoints) == 0,
 	}
 	s.leave(p.gone)
 	s.leave(was.endpoints)
@@ -174,7 +180,7 @@ func (c *Cleaner) suspect(f state.FrontendKey, now, was serving, existed bool) {
 func (c *Cleaner) NoteAll(services iter.Seq[*state.Service]) {
 	c.noted++
 	for f, s := range c.pending {
-		c.pending[f] = suspect{serving: serving{owner: s.owner}, anybody: true, noted: c.noted}
+		c.pending[f] = suspect{serving: serving{owner: s.owner, handedOver: s.handedOver}, anybody: true, noted: c.noted}
 	}
 	for service := range services {
 		for f, s := range frontends(service) {
@@ -221,7 +227,7 @@ func frontends(s *state.Service) map[state.FrontendKey]serving {
 		if found == nil {
 			found = map[state.FrontendKey]serving{}
 		}
-		v := serving{owner: s.Name, endpoints: endpoints(p)}
+		v := serving{owner: s.Name, endpoints: endpoints(p), handedOver: p.Edge != nil}
 		for _, f := range p.Frontends {
 			found[p.Key(&f)] = v
 		}

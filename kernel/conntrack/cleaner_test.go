@@ -204,6 +204,50 @@ func TestClean(t *testing.T) {
 	}
 }
 
+// TestCleanHandedOver: flows to a NodePort of another node go on as long as their endpoint serves, if that node hands flows over. Flows that only pass through are
+// none of ours.
+func TestCleanHandedOver(t *testing.T) {
+	const peer, stranger = "192.168.0.7:30000", "192.168.0.8:30000"
+	handedOver := func(s *state.Service) *state.Service {
+		s.Ports[0].Edge = &state.Edge{}
+		return s
+	}
+	plain, more := service("a", ":30000", "10.0.0.1:53 10.0.0.2:53"), service("a", ":30000", "10.0.0.1:53")
+	for _, c := range []struct {
+		name     string
+		old, new *state.Service
+		flow     Flow
+		gone     bool
+	}{
+		{"an endpoint leaves", handedOver(service("a", ":30000", "10.0.0.1:53 10.0.0.2:53")), handedOver(service("a", ":30000", "10.0.0.1:53")), flow(peer, "10.0.0.2:53"), true},
+		{"another endpoint leaves", handedOver(service("a", ":30000", "10.0.0.1:53 10.0.0.2:53")), handedOver(service("a", ":30000", "10.0.0.1:53")), flow(peer, "10.0.0.1:53"), false},
+		{"the port is no longer handed over", handedOver(service("a", ":30000", "10.0.0.1:53 10.0.0.2:53")), service("a", ":30000", "10.0.0.1:53"), flow(peer, "10.0.0.2:53"), true},
+		{"the service goes", handedOver(service("a", ":30000", "10.0.0.1:53")), nil, flow(peer, "10.0.0.1:53"), true},
+		{"the service appears", nil, handedOver(service("a", ":30000", "10.0.0.1:53")), flow(peer, "10.0.0.9:53"), true},
+		{"a flow to the other node itself", handedOver(service("a", ":30000", "10.0.0.1:53")), nil, flow(peer, peer), false},
+		{"an address that is no node's", handedOver(service("a", ":30000", "10.0.0.1:53")), nil, flow(stranger, "10.0.0.1:53"), false},
+		{"the port is never handed over", plain, more, flow(peer, "10.0.0.2:53"), false},
+		{"the node's own address", handedOver(service("a", ":30000", "10.0.0.1:53")), nil, flow("192.168.0.1:30000", "10.0.0.1:53"), true},
+	} {
+		table := &fakeTable{flows: []Flow{c.flow}}
+		cleaner := newCleaner(table)
+		cleaner.SetPeerAddrs([]netip.Addr{netip.MustParseAddr("192.168.0.6"), netip.MustParseAddr("192.168.0.7"), netip.MustParseAddr("fd00::7")})
+		cleaner.Note(c.old, c.new)
+		cleaner.Note(c.new, c.new)
+		if _, err := clean(t.Context(), cleaner); err != nil || (len(table.flows) == 0) != c.gone {
+			t.Errorf("%s: left %v, %v; want it gone: %v", c.name, table.flows, err, c.gone)
+		}
+		table.flows = []Flow{flow(peer, "10.0.0.9:53")}
+		if c.new == nil {
+			continue
+		}
+		cleaner.NoteAll(slices.Values([]*state.Service{c.new})) // as after a restart
+		if _, err := clean(t.Context(), cleaner); err != nil || (len(table.flows) == 0) != (c.new.Ports[0].Edge != nil) {
+			t.Errorf("%s, then all is noted: left %v, %v", c.name, table.flows, err)
+		}
+	}
+}
+
 // TestNothingToDo: what cannot make a flow wrong must not cost a look at the table.
 func TestNothingToDo(t *testing.T) {
 	table := &fakeTable{}

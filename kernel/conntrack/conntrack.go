@@ -29,7 +29,7 @@
 //   - after each commit, Note for each service, with its state in the dataplane before and after;
 //   - after the first commit of a process, NoteAll, because earlier changes are not known;
 //   - after rules were missing, because another program flushed them, NoteGap;
-//   - after each change of the addresses that serve node ports, SetNodePortAddrs.
+//   - after each change of the addresses that serve node ports, SetNodePortAddrs, and of the nodes that hand flows over, SetPeerAddrs.
 //
 // A dataplane that can afford to wait calls Clean in its Apply. A look takes from 10 ms in an empty table to a second
 // in a full one. A dataplane that must not wait has a [Cutter], which calls Clean in a separate goroutine. The Cutter pauses for at least

@@ -34,9 +34,9 @@ type Cutter struct {
 	reserve time.Duration
 	filled  time.Time
 
-	mu        sync.Mutex // guards all below
-	queue     []Note
-	nodePorts []netip.Addr
+	mu               sync.Mutex // guards all below
+	queue            []Note
+	nodePorts, peers []netip.Addr
 	// doubtful is set if a commit failed, so that it is not certain what the kernel shows.
 	doubtful bool
 	// left is set if flows were not cut for that reason.
@@ -198,6 +198,13 @@ func (c *Cutter) Committed(nodePorts []netip.Addr, notes ...Note) {
 	}
 }
 
+// SetPeerAddrs is [Cleaner.SetPeerAddrs] for all that is cut from now on. Any goroutine may call it.
+func (c *Cutter) SetPeerAddrs(addrs []netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.peers = addrs
+}
+
 func (c *Cutter) wakeUp() {
 	select {
 	case c.wake <- struct{}{}:
@@ -289,6 +296,7 @@ func (c *Cutter) takeNotes() (doubtful bool) {
 	queue, doubtful := c.queue, c.doubtful
 	c.queue, c.left = nil, c.left || doubtful
 	c.cleaner.SetNodePortAddrs(c.nodePorts)
+	c.cleaner.SetPeerAddrs(c.peers)
 	c.mu.Unlock()
 	for _, n := range queue {
 		switch {

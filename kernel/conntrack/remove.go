@@ -10,14 +10,15 @@ import (
 
 // filters returns what admits the wrong flows to f, maxWalks filters at most. ok is false if filters cannot express that.
 func (c *Cleaner) filters(f state.FrontendKey, s suspect) (filters []Filter, ok bool) {
-	if f.LastPort != 0 || s.anybody && len(s.endpoints) > 0 || c.scheduled(f) {
+	isNodePort := !f.Addr.IsValid()
+	if f.LastPort != 0 || s.anybody && len(s.endpoints) > 0 || c.scheduled(f) || isNodePort && s.handedOver {
 		return nil, false
 	}
 	if len(s.endpoints) == 0 && c.elsewhere(f) {
 		return nil, true
 	}
 	addrs := []netip.Addr{f.Addr}
-	if !f.Addr.IsValid() {
+	if isNodePort {
 		addrs = c.nodePorts
 	}
 	for _, addr := range addrs {

@@ -85,6 +85,8 @@ const (
 	CtStatusConfirmed = ipsConfirmed
 	// CtStateNew is set for packets of connections without an answer.
 	CtStateNew = 1 << (ipCtNew%ipCtNumber + 1)
+	// CtStateInvalid is set for packets that belong to no connection.
+	CtStateInvalid = 1
 )
 
 // OriginalDirection is what [CtDirection] loads for packets from the side that began the connection.

@@ -86,6 +86,8 @@ type connection struct {
 	name string
 	src  netip.Addr
 	dst  netip.AddrPort
+	// mark is set on its packets by others.
+	mark uint32
 }
 
 func (c *connection) interpret(seed uint64, before, after *world, commitAt int) *interpreter {
@@ -93,7 +95,7 @@ func (c *connection) interpret(seed uint64, before, after *world, commitAt int) 
 		rng: rand.New(rand.NewPCG(seed, 3)), before: before.contents, after: after.contents,
 		rules: [2]map[string]nft.Chain{before.rules, after.rules}, commitAt: commitAt,
 		src: netip.AddrPortFrom(c.src, clientPort), origDst: c.dst, proto: state.TCP, local: []netip.Addr{nodeAddr(state.IPv4)},
-		affinity: map[string]string{}, mark: foreignMark,
+		affinity: map[string]string{}, mark: foreignMark | c.mark,
 	}
 	maps.Copy(in.affinity, before.contents[affinitySet])
 	return in
@@ -126,6 +128,9 @@ func (w *world) with(affinity map[string]string) *world {
 // want reports whether the outcome is right in a world, by the record alone. remembered is the endpoint of the client's last
 // connection, if it was one.
 func (w *world) want(o *Settings, c *connection, got outcome, remembered netip.AddrPort) bool {
+	if c.mark != 0 {
+		return w.wantEdge(c, got)
+	}
 	isPod := slices.ContainsFunc(o.LocalDetector.ClusterCIDRs, func(p netip.Prefix) bool { return p.Contains(c.src) })
 	isNode := c.src == nodeAddr(state.IPv4)
 	clusterIP := false
@@ -176,6 +181,20 @@ func (w *world) want(o *Settings, c *connection, got outcome, remembered netip.A
 		return got == outcome{verdict: "dropped"}
 	}
 	return got == outcome{verdict: "passed"}
+}
+
+// wantEdge is want for a connection that a node has handed over. NodePorts are at all addresses, because they are other nodes'.
+func (w *world) wantEdge(c *connection, got outcome) bool {
+	for p, f := range w.service.Frontends() {
+		if f.Port != c.dst.Port() || f.Kind != state.NodePort && f.Addr != c.dst.Addr() || !p.Edge.Takes(f.Kind) {
+			continue
+		}
+		if f.Restricted && !slices.ContainsFunc(f.Sources, func(p netip.Prefix) bool { return p.Contains(c.src) }) {
+			break
+		}
+		return wantRoute(p, &p.Edge.Local, got, netip.AddrPort{}, false)
+	}
+	return got == outcome{verdict: "dropped"}
 }
 
 func wantRoute(p *state.Port, r *state.Route, got outcome, remembered netip.AddrPort, masked bool) bool {
@@ -319,6 +338,65 @@ func anyStates(ofRanges bool) map[string]*state.Service {
 	}
 }
 
+// edgeStates are some of a service whose connections nodes hand over to each other.
+func edgeStates() map[string]*state.Service {
+	others := atomicStates()
+	states := map[string]*state.Service{}
+	for _, name := range []string{"absent", "1-3", "4-6 wider", "1-3 local 1"} {
+		states[name] = others[name]
+	}
+	shares := []state.EdgeShare{{Node: 1, Weight: 1}}
+	for name, of := range map[string]struct {
+		of    string
+		local state.Route
+	}{
+		"edge none":             {"1-3", state.Route{Verdict: state.Drop}},
+		"edge 1":                {"1-3", forward(endpointsOf(state.IPv4, 1, 1))},
+		"edge 1-2":              {"1-3", forward(endpointsOf(state.IPv4, 1, 2))},
+		"edge 4-6":              {"4-6", forward(endpointsOf(state.IPv4, 4, 3))},
+		"edge 1-18":             {"1-18", forward(endpointsOf(state.IPv4, 1, 18))},
+		"edge elsewhere":        {"1-3 local 1", forward(endpointsOf(state.IPv4, 30, 2))},
+		"edge weighted":         {"1-3 weighted", weightedRoute(0, 3, 1)},
+		"edge finer":            {"1-3 finer", weightedRoute(0, 1, 200)},
+		"edge restricted":       {"4-6 restricted", forward(endpointsOf(state.IPv4, 4, 2))},
+		"edge 1-3 restricted":   {"1-3 restricted", forward(endpointsOf(state.IPv4, 1, 3))},
+		"edge 4-6 for nobody":   {"4-6 for nobody", forward(endpointsOf(state.IPv4, 4, 3))},
+		"edge with a wide list": {"4-6 wider", forward(endpointsOf(state.IPv4, 4, 3))},
+	} {
+		s := others[of.of]
+		s = s.WithPorts(slices.Clone(s.Ports))
+		s.Ports[0].Edge = &state.Edge{Shares: shares, Local: of.local}
+		states[name] = s
+	}
+	except := states["edge 4-6"].WithPorts(slices.Clone(states["edge 4-6"].Ports))
+	except.Ports[0].Edge = &state.Edge{Shares: shares, Local: except.Ports[0].Edge.Local, Except: state.KindsOf(state.NodePort)}
+	states["edge without node ports"] = except
+	elsewhere := states["edge 1"].WithPorts(slices.Clone(states["edge 1"].Ports))
+	elsewhere.Ports[0].Frontends = []state.Frontend{{Kind: state.LoadBalancer, Addr: addr("203.0.113.1"), Port: 81}, {Kind: state.NodePort, Port: 30081}}
+	states["edge, other ports"] = elsewhere
+	return states
+}
+
+// edgeConnections are marked connections, to frontends and to what is none in the edge view, and some that are not marked.
+func edgeConnections() []connection {
+	list := []connection{
+		{name: "unmarked to load balancer", src: addr("192.0.2.100"), dst: netip.MustParseAddrPort("203.0.113.1:80")},
+		{name: "unmarked to node port", src: addr("192.0.2.100"), dst: netip.MustParseAddrPort("192.0.2.1:30080")},
+	}
+	for _, src := range []string{"192.0.2.100", "192.0.2.9"} {
+		for to, dst := range map[string]string{
+			"load balancer": "203.0.113.1:80", "node port": "192.0.2.1:30080", "node port of another node": "192.0.2.2:30080",
+			"cluster IP": "10.96.0.1:80", "another port": "203.0.113.1:81", "nobody": "192.0.2.2:81",
+		} {
+			if src == "192.0.2.100" || to == "load balancer" {
+				list = append(list, connection{"marked from " + src + " to " + to, addr(src), netip.MustParseAddrPort(dst), testEdge})
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b connection) int { return strings.Compare(a.name, b.name) })
+	return list
+}
+
 // TestAtomicStates: the states have a way of each kind to get an endpoint, which a commit can change to any other.
 func TestAtomicStates(t *testing.T) {
 	in := func(k kind, arg uint32) setID { return setID{space: service, kind: k, arg: arg} }
@@ -352,7 +430,7 @@ func atomicConnections() []connection {
 			if seldom := from != "outside" && from != "endpoint" && to != "load balancer"; seldom {
 				continue // nothing that others do not show
 			}
-			list = append(list, connection{from + " to " + to, addr(src), netip.MustParseAddrPort(dst)})
+			list = append(list, connection{name: from + " to " + to, src: addr(src), dst: netip.MustParseAddrPort(dst)})
 		}
 	}
 	slices.SortFunc(list, func(a, b connection) int { return strings.Compare(a.name, b.name) })
@@ -415,7 +493,7 @@ func TestRememberedClients(t *testing.T) {
 // not sent to an endpoint that only the previous view has.
 func TestMovedClients(t *testing.T) {
 	o := testSettings()
-	c := connection{"moved", addr("192.0.2.100"), netip.MustParseAddrPort("192.0.2.1:30080")}
+	c := connection{name: "moved", src: addr("192.0.2.100"), dst: netip.MustParseAddrPort("192.0.2.1:30080")}
 	base := newWorld(o).changedTo(o, atomicStates()["1-3 sticky 3-4"])
 	locals := [][]netip.Addr{{nodeAddr(state.IPv4)}, {nodeAddr(state.IPv4), c.src}}
 	for seed := range uint64(20) {
@@ -448,7 +526,7 @@ func TestHashedClients(t *testing.T) {
 		p := &w.service.Ports[0]
 		got := map[string]int{}
 		for i := range 200 {
-			c := connection{"hashed", netip.AddrFrom4([4]byte{10, 244, 7, byte(i)}), netip.MustParseAddrPort("10.96.0.1:80")}
+			c := connection{name: "hashed", src: netip.AddrFrom4([4]byte{10, 244, 7, byte(i)}), dst: netip.MustParseAddrPort("10.96.0.1:80")}
 			r := &p.Internal.Inside
 			from := netip.AddrPortFrom(c.src, clientPort)
 			at := consistent.Table(r)[consistent.Slot(p.Balance, from, consistent.SizeFor(len(r.Endpoints)))]
@@ -515,7 +593,35 @@ func (w *world) onlyRanges() *world {
 // TestCommitBetweenLookups changes a service between any two lookups of a packet. The outcome of the connection must be right
 // before the commit or after it.
 func TestCommitBetweenLookups(t *testing.T) {
-	commitBetweenLookups(t, atomicStates())
+	commitBetweenLookups(t, atomicStates(), atomicConnections(), testSettings(state.IPv4), counting(testSettings()))
+}
+
+// TestCommitBetweenLookupsOfTheEdge does so with marked packets of a service whose connections nodes hand over to each other, or no longer.
+func TestCommitBetweenLookupsOfTheEdge(t *testing.T) {
+	commitBetweenLookups(t, edgeStates(), edgeConnections(), withTestEdge(testSettings(state.IPv4)), withTestEdge(counting(testSettings())))
+}
+
+// TestMarkedConnections: the ways that the edge view knows all occur in these tests, and no marked packet passes on its own.
+func TestMarkedConnections(t *testing.T) {
+	o := withTestEdge(testSettings(state.IPv4))
+	seen := map[string]int{}
+	for name, s := range edgeStates() {
+		w := newWorld(o).changedTo(o, s)
+		for _, c := range edgeConnections() {
+			for seed := range uint64(20) {
+				got := c.interpret(seed, w, w, 0).run()
+				if !w.want(o, &c, got, netip.AddrPort{}) {
+					t.Errorf("%s: %s: %v", name, c.name, got)
+				}
+				if c.mark != 0 {
+					seen[got.verdict]++
+				}
+			}
+		}
+	}
+	if seen["to"] == 0 || seen["dropped"] == 0 || seen["passed"] > 0 || seen["rejected"] > 0 {
+		t.Errorf("marked connections: %v", seen)
+	}
 }
 
 // TestCommitBetweenLookupsOfRanges does so with a service that has ranges of ports, or gets or loses them.
@@ -524,20 +630,20 @@ func TestCommitBetweenLookupsOfRanges(t *testing.T) {
 	for _, name := range []string{"absent", "1", "1-3 local 1", "4-6 restricted"} {
 		states[name] = others[name]
 	}
-	commitBetweenLookups(t, states)
+	commitBetweenLookups(t, states, atomicConnections(), testSettings(state.IPv4), counting(testSettings()))
 }
 
-func commitBetweenLookups(t *testing.T, states map[string]*state.Service) {
+func commitBetweenLookups(t *testing.T, states map[string]*state.Service, connections []connection, settings ...*Settings) {
 	t.Helper()
 	names := slices.Sorted(maps.Keys(states))
 	found := map[string]int{}
-	for _, o := range []*Settings{testSettings(state.IPv4), counting(testSettings())} {
+	for _, o := range settings {
 		for _, from := range names {
 			base := newWorld(o).changedTo(o, states[from])
 			for _, to := range names {
 				changed := base.changedTo(o, states[to])
 				ahead := base.lengthened(o, changed)
-				for _, c := range atomicConnections() {
+				for _, c := range connections {
 					for seed := range uint64(1) {
 						before, remembered := base.connects(&c, seed)
 						after := changed

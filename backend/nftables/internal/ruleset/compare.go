@@ -348,8 +348,8 @@ func (ks *kernelState) fromKernel(s *state.Service) applied {
 			for _, from := range []struct {
 				route route
 				view  view
-			}{{at, common}, {at, inside}, {at + 1, outside}} {
-				if r := routes[from.route]; r != nil && a.places[i][from.route] == nil {
+			}{{at, common}, {at, inside}, {at + 1, outside}, {edgeLocal, edge}} {
+				if r := routes[from.route]; r != nil && a.places[i][from.route] == nil && from.route.traffic() == at.traffic() {
 					a.places[i][from.route] = ks.placed(p, f, from.view, r)
 				}
 			}

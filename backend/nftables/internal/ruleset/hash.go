@@ -126,7 +126,7 @@ func hashedRoutesOf(p *state.Port) (hashed hashedRoutes) {
 		return hashed
 	}
 	rs := routes(p)
-	for i, r := range rs {
+	for i, r := range rs[:edgeLocal] { // no port of the edge is hashed
 		if r == nil || !consistent.Serves(p, r) {
 			continue
 		}
@@ -138,7 +138,7 @@ func hashedRoutesOf(p *state.Port) (hashed hashedRoutes) {
 			v = inside
 		}
 		h := &hashed[i]
-		h.first, h.views = route(i), 1<<(int(v)+i/int(internalRoutes)*numViews)
+		h.first, h.views = route(i), 1<<(int(v)+route(i).traffic()*clientViews)
 		for j, other := range rs[:i] {
 			if o := &hashed[j]; o.views != 0 && o.first == route(j) && other.Equal(r) {
 				h.first = o.first

@@ -38,15 +38,22 @@ type Draw struct {
 	Endpoint netip.AddrPort
 }
 
-// Inspect reads back what becomes of a new connection to a frontend: by the sets that the rules look it up in, in their order. src is the
-// client's address, for frontends that not everybody may connect to; it need not be valid.
-func Inspect(key state.FrontendKey, isOutside bool, src netip.Addr, find Find) (Held, error) {
+// Client is who makes a connection.
+type Client struct {
+	// Outside is set if it is neither a pod nor the node, and Edge if a node has handed the connection over, maybe to itself.
+	Outside, Edge bool
+	// Addr is its address, for frontends that not everybody may connect to. It need not be valid.
+	Addr netip.Addr
+}
+
+// Inspect reads back what becomes of a new connection to a frontend: by the sets that the rules look it up in, in their order.
+func Inspect(key state.FrontendKey, c Client, find Find) (Held, error) {
 	in := inspection{family: key.Family, find: find}
 	in.frontend, in.space = keyElement(key)
 	if key.LastPort != 0 {
 		in.frontend, in.space = firstBlock(key), ranges
 	}
-	in.run(key.Addr, isOutside, src)
+	in.run(key.Addr, c)
 	in.count()
 	return in.held, in.err
 }
@@ -86,21 +93,15 @@ type inspection struct {
 	err      error
 }
 
-func (in *inspection) run(addr netip.Addr, isOutside bool, src netip.Addr) {
+func (in *inspection) run(addr netip.Addr, c Client) {
 	if in.space != nodePort && !in.guarded(addr) || in.space == ranges && !in.numbered() {
 		return
 	}
-	if data, ok := in.has(setID{kind: restricted}); ok && in.space != nodePort && !in.admits(numberOf(data), src) {
+	if data, ok := in.has(setID{kind: restricted}); ok && in.space != nodePort && !in.admits(numberOf(data), c.Addr) {
 		in.held.Verdict = state.Drop
 		return
 	}
-	v := common
-	if _, ok := in.has(setID{kind: split}); ok {
-		v = inside
-		if isOutside {
-			v = outside
-		}
-	}
+	v := in.view(c)
 	if _, ok := in.has(setID{view: v, kind: reject}); ok {
 		in.held.Verdict = state.Reject
 		return
@@ -109,7 +110,7 @@ func (in *inspection) run(addr netip.Addr, isOutside bool, src netip.Addr) {
 		in.held.Verdict = state.Drop
 		return
 	}
-	if _, ok := in.has(setID{view: v, kind: hashed}); ok && in.hashed(v, src) {
+	if _, ok := in.has(setID{view: v, kind: hashed}); ok && in.hashed(v, c.Addr) {
 		return
 	}
 	class, weighted := in.classOf(v)
@@ -117,6 +118,20 @@ func (in *inspection) run(addr netip.Addr, isOutside bool, src netip.Addr) {
 		in.held.Draw.Slots = int(class)
 	}
 	in.slots(v, class)
+}
+
+// view returns the view that a client takes.
+func (in *inspection) view(c Client) view {
+	if c.Edge {
+		return edge
+	}
+	switch _, isSplit := in.has(setID{kind: split}); {
+	case !isSplit:
+		return common
+	case c.Outside:
+		return outside
+	}
+	return inside
 }
 
 // numbered replaces the first block of a range by its number, and reports whether there is one.

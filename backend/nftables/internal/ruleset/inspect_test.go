@@ -93,7 +93,7 @@ func TestInspect(t *testing.T) {
 					isPod := slices.ContainsFunc(o.LocalDetector.ClusterCIDRs, func(p netip.Prefix) bool { return p.Contains(c.src) })
 					isOutside := !isPod && c.src != nodeAddr(state.IPv4)
 					key, want, draw := heldBy(states[to], &c, isOutside)
-					got, err := Inspect(key, isOutside, c.src, w.contents.find)
+					got, err := Inspect(key, Client{Outside: isOutside, Addr: c.src}, w.contents.find)
 					want.Draw = draw(got.Draw.Slots)
 					if err != nil || got.Verdict != want.Verdict || !slices.Equal(got.Endpoints, want.Endpoints) {
 						t.Fatalf("%s, %q to %q: read back %v %v, %v; want %v %v", c.name, from, to, got.Verdict, got.Endpoints, err, want.Verdict, want.Endpoints)
@@ -128,13 +128,48 @@ func TestInspect(t *testing.T) {
 	}
 }
 
+// TestInspectEdge reads back what becomes of connections that a node has handed over, after each change.
+func TestInspectEdge(t *testing.T) {
+	o, states := withTestEdge(testSettings(state.IPv4)), edgeStates()
+	seen := map[state.Verdict]int{}
+	for from, before := range states {
+		base := newWorld(o).changedTo(o, before)
+		for to, s := range states {
+			w := base.changedTo(o, s)
+			for _, c := range edgeConnections() {
+				if c.mark == 0 {
+					continue
+				}
+				key := state.FrontendKey{Family: state.IPv4, Protocol: state.TCP, Addr: c.dst.Addr(), Port: c.dst.Port()}
+				if key.Port >= 30000 { // a NodePort
+					key.Addr = netip.Addr{}
+				}
+				got, err := Inspect(key, Client{Outside: true, Edge: true, Addr: c.src}, w.contents.find)
+				if err != nil {
+					t.Fatal(err)
+				}
+				out := c.interpret(1, w, w, 0).run()
+				if (out.verdict == "to") != (got.Verdict == state.Forward) || out.verdict == "to" && !slices.Contains(got.Endpoints, out.endpoint) {
+					t.Fatalf("%s, %q to %q: the rules: %v, and read back is %v %v", c.name, from, to, out, got.Verdict, got.Endpoints)
+				}
+				seen[got.Verdict]++
+			}
+		}
+	}
+	for _, v := range []state.Verdict{state.Unused, state.Forward, state.Drop} {
+		if seen[v] == 0 {
+			t.Errorf("nothing was %v", v)
+		}
+	}
+}
+
 // TestInspectUnknownClient: who cannot be among those that may connect is dropped.
 func TestInspectUnknownClient(t *testing.T) {
 	o := testSettings(state.IPv4)
 	w := newWorld(o).changedTo(o, atomicStates()["4-6 for all"])
 	key := state.FrontendKey{Family: state.IPv4, Protocol: state.TCP, Addr: addr("203.0.113.1"), Port: 80}
 	for src, want := range map[netip.Addr]state.Verdict{{}: state.Drop, addr("2001:db8::1"): state.Drop, addr("192.0.2.9"): state.Forward} {
-		if got, err := Inspect(key, true, src, w.contents.find); err != nil || got.Verdict != want {
+		if got, err := Inspect(key, Client{Outside: true, Addr: src}, w.contents.find); err != nil || got.Verdict != want {
 			t.Errorf("%v: %v, %v; want %v", src, got.Verdict, err, want)
 		}
 	}

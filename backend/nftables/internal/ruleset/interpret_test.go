@@ -86,13 +86,19 @@ func (o outcome) String() string {
 	return s
 }
 
-// run sends the packet through prerouting and, if it is not stopped there, postrouting.
+// run sends the packet through prerouting and, if it is not stopped there, through the edge's part of forward, if there is one, and postrouting.
 func (in *interpreter) run() outcome {
 	in.outcome = outcome{verdict: "passed"}
 	in.dst = in.origDst
 	in.call(in.skeleton(), "prerouting")
-	if v := in.outcome.verdict; v == "to" || v == "passed" {
-		in.call(in.skeleton(), "postrouting")
+	if in.mark&testEdge != 0 && in.outcome.verdict != "passed" {
+		panic("a packet that is not to be dropped in forward has the edge's mark")
+	}
+	for _, chain := range []string{chainEdgeForward, "postrouting"} {
+		v := in.outcome.verdict
+		if _, exists := in.skeleton()[chain]; exists && (v == "to" || v == "passed") {
+			in.call(in.skeleton(), chain)
+		}
 	}
 	return in.outcome
 }
@@ -132,7 +138,7 @@ func (in *interpreter) call(chains map[string]nft.Chain, name string) (done bool
 func (in *interpreter) rule(r rule) (code, chain string) {
 	in.regs = [64]byte{} // NFT_BREAK or the next rule: nothing is handed on
 	defer func() {
-		if in.mark&^testMark != foreignMark {
+		if in.mark&^(testMark|testEdge) != foreignMark {
 			panic("a rule has changed the mark of others")
 		}
 	}()

@@ -46,7 +46,10 @@ const (
 	common   view = iota // of all clients, for frontends that are not split
 	outside              // of outside clients, for split frontends
 	inside               // of all other clients, for split frontends
-	numViews = 3
+	edge                 // of connections that nodes hand over to each other (edge.go), split or not
+	numViews = 4
+	// clientViews are how many views there are without the edge. They come first.
+	clientViews = 3
 )
 
 // slotOffset separates the slots of the views in the same map.
@@ -60,7 +63,7 @@ func (v view) numberedSlots() uint32 { return 1<<31 | uint32(v)<<endpointNumberB
 // endpointNumberBits is how many bits the numbers of endpoints have.
 const endpointNumberBits = 28
 
-var viewNames = [numViews]string{"", "outside", "inside"}
+var viewNames = [numViews]string{"", "outside", "inside", "edge"}
 
 func (v view) infix() string {
 	if v == common {
@@ -118,6 +121,9 @@ const (
 	// Sets in use only for ranges of ports.
 	blocks   // of the space service: address . protocol . first of the ports that have their first arg bits in common : number of the frontend
 	rangeIPs // global: addresses of ranges
+
+	// A set of the spaces with an edge view.
+	handedOver // F: this node hands connections over, so that it may not know their packets
 )
 
 // isByLength reports whether there is one such set for each length of prefixes or blocks. The rules for a new length are committed first: [Plan.WriteAhead].
@@ -141,7 +147,7 @@ var kindNames = map[kind]string{
 	counts: "counts", rejectCounts: "reject-counts", dropCounts: "drop-counts", unserved: "localhost-unserved", localRejects: "localhost-rejects",
 	shares: "shares", hashed: "hashed", hashClients: "hash", hashConnections: "hash-ports", hashRefuses: "hash-refuses", hashSlots: "hash-slots",
 	pingIPs: "ping-ips", pingAllowed: "ping-allowed", pingDropIPs: "ping-drop-ips",
-	blocks: "ranges", rangeIPs: "range-ips",
+	blocks: "ranges", rangeIPs: "range-ips", handedOver: "handed-over",
 }
 
 var masqueradeNames = [...]string{
@@ -262,8 +268,8 @@ func classOf(n int) uint32 {
 // shape is what the skeleton depends on in addition to the settings. Apart from what the settings decide, it only grows while the
 // dataplane is up.
 type shape struct {
-	// counted is set if connections are counted. The settings decide.
-	counted bool
+	// counted is set if connections are counted, and edge if there is an edge view. The settings decide.
+	counted, edge bool
 	// class is the largest class in use, by space and view; 0 if none is.
 	class [numSpaces][numViews]uint32
 	// share is the largest class in use of routes with weights, likewise.
@@ -305,7 +311,7 @@ func (s shape) clone() shape {
 }
 
 func (s *shape) equal(o *shape) bool {
-	return s.counted == o.counted && s.class == o.class && s.share == o.share && s.hash == o.hash && s.blocks == o.blocks && s.lengths == o.lengths &&
+	return s.counted == o.counted && s.edge == o.edge && s.class == o.class && s.share == o.share && s.hash == o.hash && s.blocks == o.blocks && s.lengths == o.lengths &&
 		s.ping == o.ping && s.loopback == o.loopback && slices.Equal(s.timeouts, o.timeouts)
 }
 
@@ -414,6 +420,7 @@ func shapeOf(f state.Family, names []string) shape {
 			for _, k := range countKinds {
 				s.counted = s.counted || name == setID{space: sp, kind: k}.name()
 			}
+			s.edge = s.edge || name == setID{space: sp, kind: handedOver}.name()
 			for v := range view(numViews) {
 				for k, in := range classesOf {
 					if n, ok := suffixNumber(name, sp.prefix()+v.infix()+kindNames[k]+"-"); ok && slices.Contains(in, n) {
@@ -509,7 +516,10 @@ func setIDs(f state.Family, sh *shape) []setID {
 				ids = append(ids, setID{space: s, kind: k})
 			}
 		}
-		for v := range view(numViews) {
+		if sh.hasEdge(s) {
+			ids = append(ids, setID{space: s, kind: handedOver})
+		}
+		for _, v := range sh.views(s) {
 			ids = append(ids, setID{space: s, view: v, kind: reject}, setID{space: s, view: v, kind: drop})
 			for _, k := range classes {
 				if k <= sh.class[s][v] {

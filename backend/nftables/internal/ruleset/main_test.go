@@ -29,6 +29,15 @@ func testSettings(pods ...state.Family) *Settings {
 // testMark marks connections for masquerading in tests.
 const testMark = 1 << 14
 
+// testEdge marks packets of the edge in tests.
+const testEdge = 1 << 11
+
+// withTestEdge returns settings with an edge.
+func withTestEdge(s *Settings) *Settings {
+	s.Edge = testEdge
+	return s
+}
+
 // elementsOnly is Change without the sets, chains and rules, which take most of the time of a plan that needs new ones.
 func elementsOnly(m *Mirror, s *Settings, u *state.Update, nodePorts []netip.Addr) *Plan {
 	p := newPlan(s, m, m)

@@ -53,7 +53,7 @@ func (s *pingShape) sets() (ids []setID) {
 		return nil
 	}
 	ids = append(ids, setID{kind: pingDropIPs})
-	for v := range view(numViews) {
+	for v := range view(clientViews) {
 		ids = append(append(ids, setID{view: v, kind: pingIPs}), s.allowed(v)...)
 	}
 	return ids

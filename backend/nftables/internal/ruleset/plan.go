@@ -112,7 +112,7 @@ func newPlan(s *Settings, previous, m *Mirror) *Plan {
 		settings: s, previous: previous, m: m, services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, numbers: map[uint32]bool{},
 		slots: apportion.Room{}, nodePorts: m.nodePorts, node: m.node, shape: m.shape.clone(), sets: map[tableSet]*setPlan{}, index: map[elementKey]int{},
 	}
-	p.shape.counted = s.Counters
+	p.shape.counted, p.shape.edge = s.Counters, s.Edge != 0
 	p.old = renderer{settings: s, shape: &m.shape}
 	p.new = renderer{settings: s, shape: &p.shape}
 	return p
@@ -535,6 +535,9 @@ func (p *Plan) Changed() iter.Seq2[*state.Service, *state.Service] {
 		}
 	}
 }
+
+// Node returns the node of the state.
+func (p *Plan) Node() *state.Node { return p.node }
 
 // ForgetsClients reports whether a table is replaced with all that it remembers of clients with affinity.
 func (p *Plan) ForgetsClients() bool {

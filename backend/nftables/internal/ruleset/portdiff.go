@@ -44,13 +44,16 @@ func diffPorts(a, b *state.Port, as, bs *placement) *portDiff {
 		}
 		d.slots[i] = diffSlots(as[i], bs[i])
 		if len(d.slots[i]) > 0 || was.Verdict != is.Verdict || classKind(a, &was) != classKind(b, &is) || len(was.Endpoints) != len(is.Endpoints) {
-			d.changed[i/internalRoutes] = true
+			d.changed[i.traffic()] = true
 		}
 	}
 	for i, t := range [...][2]*state.Traffic{{&a.Internal, &b.Internal}, {&a.External, &b.External}} {
 		if isSplit(t[0]) != isSplit(t[1]) || t[0].Masquerade != t[1].Masquerade {
 			d.whole[i], d.changed[i] = true, true
 		}
+	}
+	if !sameEdges(a, b) {
+		d.whole[edgeLocal.traffic()], d.changed[edgeLocal.traffic()] = true, true
 	}
 	if a.Affinity == 0 {
 		return d
@@ -177,12 +180,21 @@ func sameShape(a, b *state.Port) bool {
 	if n := len(a.Frontends); n != len(b.Frontends) || n > 0 && &a.Frontends[0] != &b.Frontends[0] || a.Affinity != b.Affinity || a.Balance != b.Balance {
 		return false
 	}
-	same := func(s, t *state.Traffic) bool {
-		return s.Masquerade == t.Masquerade && s.Inside.Verdict == t.Inside.Verdict && s.Outside.Verdict == t.Outside.Verdict &&
-			s.Inside.Refused == t.Inside.Refused && s.Outside.Refused == t.Outside.Refused &&
-			SameMemory(s.Inside.Endpoints, t.Inside.Endpoints) && SameMemory(s.Outside.Endpoints, t.Outside.Endpoints)
+	same := func(r, o *state.Route) bool {
+		return r.Verdict == o.Verdict && r.Refused == o.Refused && SameMemory(r.Endpoints, o.Endpoints)
 	}
-	return same(&a.Internal, &b.Internal) && same(&a.External, &b.External)
+	sameTraffic := func(s, t *state.Traffic) bool {
+		return s.Masquerade == t.Masquerade && same(&s.Inside, &t.Inside) && same(&s.Outside, &t.Outside)
+	}
+	if !sameEdges(a, b) || a.Edge != nil && !same(&a.Edge.Local, &b.Edge.Local) {
+		return false
+	}
+	return sameTraffic(&a.Internal, &b.Internal) && sameTraffic(&a.External, &b.External)
+}
+
+// sameEdges reports whether the edges of two versions of a port are the same, up to their routes. The share of each node is not a matter of the tables.
+func sameEdges(a, b *state.Port) bool {
+	return a.Edge == b.Edge || a.Edge != nil && b.Edge != nil && a.Edge.Except == b.Edge.Except && (len(a.Edge.Shares) > 0) == (len(b.Edge.Shares) > 0)
 }
 
 func isRestricted(p *state.Port) bool {

@@ -110,6 +110,26 @@ func anyPort(rng *rand.Rand, was *state.Port, name string, number, i int) state.
 	if rng.IntN(8) == 0 {
 		p.Affinity = time.Duration(rng.IntN(2)) * time.Hour
 	}
+	switch {
+	case isRange || p.Affinity > 0 || p.Balance != state.Random || rng.IntN(4) == 0:
+		p.Edge = nil
+	case p.Edge == nil || rng.IntN(2) == 0:
+		e := state.Edge{Local: state.Route{Verdict: state.Drop}}
+		if p.Edge != nil {
+			e.Local = p.Edge.Local
+		}
+		if rng.IntN(2) == 0 {
+			e.Local = pick(e.Local)
+			e.Local.Refused = 0
+		}
+		if rng.IntN(3) == 0 {
+			e.Except = state.KindsOf(state.LoadBalancer)
+		}
+		if rng.IntN(2) == 0 {
+			e.Shares = []state.EdgeShare{{Node: 1, Weight: uint32(1 + rng.IntN(3))}}
+		}
+		p.Edge = &e
+	}
 	return p
 }
 
@@ -132,7 +152,7 @@ func withoutPorts(pick func(state.Route) state.Route) func(state.Route) state.Ro
 func TestChangesAddUp(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		settings := testSettings(state.IPv4)
+		settings := withTestEdge(testSettings(state.IPv4))
 		m := NewMirror()
 		held := map[elementKey][maxData]byte{}
 		for step := range 60 {

@@ -29,11 +29,15 @@ func (sk *skeleton) listeners() []Listener {
 //	nft: … meta mark & 0x00001000 != 0x00000000 …
 //	nft: … meta mark & 0x00001000 == 0x00000000 …
 func (sk *skeleton) relayMarked(is bool) []nft.Expr {
-	compare := nft.Equal
 	if is {
-		compare = nft.NotEqual
+		return sk.hasMark(sk.settings.RelayMark)
 	}
-	return one(nft.Meta(nft.Reg0, nft.MetaMark), nft.Mask(nft.Reg0, sk.settings.RelayMark, 0), compare(nft.Reg0, []byte{0, 0, 0, 0}))
+	return lacksMark(sk.settings.RelayMark)
+}
+
+// lacksMark matches packets that do not carry a bit of the mark.
+func lacksMark(bit uint32) []nft.Expr {
+	return one(nft.Meta(nft.Reg0, nft.MetaMark), nft.Mask(nft.Reg0, bit, 0), nft.Equal(nft.Reg0, []byte{0, 0, 0, 0}))
 }
 
 // without takes bits out of the packet's mark.
@@ -54,7 +58,7 @@ func (sk *skeleton) withoutRelayMark(rules ...rule) []rule {
 
 // toRelay returns the rule that leads connections to the relay if the view has endpoints.
 func (sk *skeleton) toRelay(s where, v view) []rule {
-	if len(sk.listeners()) == 0 || s.space == ranges { // which a relay does not serve
+	if len(sk.listeners()) == 0 || s.space == ranges || v == edge { // which a relay does not serve
 		return nil
 	}
 	key, index := sk.key(s)
@@ -93,7 +97,7 @@ func (sk *skeleton) relayChains() []nft.Chain {
 		}
 	}
 	chains := []nft.Chain{guard}
-	for v := range view(numViews) {
+	for v := range view(clientViews) {
 		c := nft.Chain{Name: relayChain(v)}
 		for _, l := range listeners {
 			// Clients of TCP need not be told apart where all have the same endpoints. Flows of UDP end with the endpoints of their class.

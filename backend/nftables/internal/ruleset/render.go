@@ -17,8 +17,17 @@ const (
 	internalOutside
 	externalInside
 	externalOutside
+	edgeLocal
 	numRoutes
 )
+
+// traffic returns which traffic a route belongs to: 0 for internal, 1 for external.
+func (r route) traffic() int {
+	if r < externalInside {
+		return 0
+	}
+	return 1
+}
 
 // placement is how the routes of a port are laid out in slots.
 type placement [numRoutes][]state.Endpoint
@@ -31,6 +40,9 @@ func routes(p *state.Port) [numRoutes]*state.Route {
 		if isSplit(t) {
 			rs[2*i+1] = &t.Outside
 		}
+	}
+	if p.Edge != nil {
+		rs[edgeLocal] = &p.Edge.Local
 	}
 	return rs
 }
@@ -281,7 +293,11 @@ func (r *renderer) begin(a *applied, p *state.Port, f *state.Frontend) frontendR
 		return frontendRenderer{renderer: r, base: e, keyLen: frontendLen(p.Family, ranges), space: ranges}
 	}
 	base, keyLen := frontendElement(p, f)
-	return frontendRenderer{renderer: r, base: base, keyLen: keyLen, space: s}
+	b := frontendRenderer{renderer: r, base: base, keyLen: keyLen, space: s}
+	if r.settings.Edge != 0 && p.Edge.Takes(f.Kind) {
+		b.edge = p.Edge
+	}
+	return b
 }
 
 // frontendRenderer renders the elements of one frontend, whose key all of them start with.
@@ -291,6 +307,7 @@ type frontendRenderer struct {
 	keyLen   int
 	space    space
 	affinity *portAffinity // nil if there is none
+	edge     *state.Edge   // likewise
 	// tableNumbers are the numbers of the tables of the port's routes that are hashed.
 	tableNumbers [numRoutes]uint32
 	only         *portDiff // nil unless the other port also has the frontend
@@ -331,6 +348,12 @@ func (b *frontendRenderer) frontend(p *state.Port, t *state.Traffic, places [][]
 		b.route(common, p, &t.Inside, places[0])
 		b.hash(common, p, at, &t.Inside)
 	}
+	if b.edge != nil {
+		if len(b.edge.Shares) > 0 {
+			b.add(common, handedOver, 0)
+		}
+		b.route(edge, p, &b.edge.Local, places[edgeLocal-externalInside])
+	}
 	if b.settings.Counters {
 		b.count()
 	}
@@ -349,7 +372,7 @@ func (b *frontendRenderer) changes(p *state.Port, t *state.Traffic, places [][]s
 	if t == &p.External {
 		at = externalInside
 	}
-	if !b.only.changed[at/internalRoutes] {
+	if !b.only.changed[at.traffic()] {
 		return
 	}
 	if isSplit(t) {
@@ -357,6 +380,9 @@ func (b *frontendRenderer) changes(p *state.Port, t *state.Traffic, places [][]s
 		b.changedRoute(outside, p, &t.Outside, at+1, places[1])
 	} else {
 		b.changedRoute(common, p, &t.Inside, at, places[0])
+	}
+	if b.edge != nil {
+		b.changedRoute(edge, p, &b.edge.Local, edgeLocal, places[edgeLocal-externalInside])
 	}
 }
 

@@ -591,8 +591,7 @@ func resetSets(f state.Family, rules resetRules) (sets []nft.Set) {
 func resetChains(f state.Family, rules resetRules) []nft.Chain {
 	sk := skeleton{f: f}
 	// nft: tcp flags ! rst ct direction original ct status dnat …
-	forth := join(sk.isProto(state.TCP), one(nft.Payload(nft.Reg0, nft.TransportHeader, 13, 1), nft.MaskBytes(nft.Reg0, []byte{tcpReset}),
-		nft.Equal(nft.Reg0, []byte{0}), nft.Ct(nft.Reg0, nft.CtDirection), nft.Equal(nft.Reg0, nft.OriginalDirection())), dnatted())
+	forth := join(sk.isProto(state.TCP), lacksFlags(tcpReset), one(nft.Ct(nft.Reg0, nft.CtDirection), nft.Equal(nft.Reg0, nft.OriginalDirection())), dnatted())
 	// nft: … counter packets … reject with tcp reset
 	reset := one(nft.Counter(), nft.RejectTCP())
 	var list []rule

@@ -54,7 +54,7 @@ func slotsOf(s *state.Service, places []placement) (n int) {
 		var each [2]int // of the slots of a frontend, by its traffic
 		for j, r := range routes(p) {
 			if r != nil && r.Weighted() && classKind(p, r) == shares && !consistent.Serves(p, r) {
-				each[j/int(internalRoutes)] += len(places[i][j])
+				each[route(j).traffic()] += len(places[i][j])
 			}
 		}
 		if each == [2]int{} {

@@ -6,7 +6,7 @@
 // changed. [Mirror.Compare] reads the kernel, and does not trust the mirror. Once the plan is carried out, [Plan.Commit] returns the next
 // mirror.
 //
-// layout.go names the sets, skeleton.go has the rules, and render.go turns a record into elements. place.go and numbers.go decide on slots
+// layout.go names the sets, skeleton.go has the rules, edge.go has the rules of the edge, and render.go turns a record into elements. place.go and numbers.go decide on slots
 // and numbers. The dataplane's README.md shows the whole.
 package ruleset
 
@@ -51,6 +51,8 @@ type Settings struct {
 	// there.
 	Listeners []Listener
 	RelayMark uint32
+	// Edge is the bit of packet marks by which the edge marks packets of connections that this node serves for all nodes. 0: there is no edge.
+	Edge uint32
 	// Shares returns a record with weights that are numbers of slots, for routes that have shares of their own ([least.Controller.Shares]). It may be nil.
 	Shares func(*state.Service) *state.Service
 	// TableFlags are those that the tables have. A table with others is replaced.

@@ -14,6 +14,7 @@ import (
 // are of type nat, which later packets do not enter.
 //
 //	output ── [upstream] ── cluster-ip
+//	prerouting ── [edge]
 //	prerouting, output ── services ─┬─ service ── [firewall] [service-split] service-masquerade … pick a slot, reject, drop
 //	                                │                  └─ service-masquerade, [service-outside] ─ [service-inside] … pick a slot, reject, drop
 //	                                ├─ [cluster-ip] ── service, node-port, reject
@@ -84,7 +85,7 @@ func (sk *skeleton) chains() []nft.Chain {
 	translated := join(dnatted(), one(nft.Jump(chainTranslated)))
 	chains := []nft.Chain{
 		// nft: jump services
-		nat("prerouting", nft.Prerouting, priorityDst, sk.withoutRelayMark(one(nft.Jump(chainServices)))...),
+		nat("prerouting", nft.Prerouting, priorityDst, sk.withoutRelayMark(append(sk.toEdge(), one(nft.Jump(chainServices)))...)...),
 		nat("output", nft.Output, priorityDst, sk.withoutRelayMark(append(sk.toUpstream(), one(nft.Jump(chainServices)))...)...),
 		// Connections to endpoints on the node itself end here, without passing postrouting.
 		nat("input", nft.Input, prioritySrc, translated),
@@ -151,7 +152,7 @@ func (sk *skeleton) chains() []nft.Chain {
 	for _, s := range sk.shape.places() {
 		chains = append(chains, sk.spaceChains(s)...)
 	}
-	return slices.Concat(chains, sk.rangeChains(), sk.relayChains())
+	return slices.Concat(chains, sk.rangeChains(), sk.relayChains(), sk.edgeChains())
 }
 
 // toUpstream lets a proxy reach the source of its state with any set of Services. These connections bypass all frontends except cluster
@@ -346,18 +347,7 @@ func (sk *skeleton) spaceChains(s where) []nft.Chain {
 		//	nft: meta mark set meta mark & 0xffffbfff
 		rules = append(rules, sk.setMark(0))
 	}
-	if sk.shape.counted {
-		// Counts if the frontend is there, and goes on.
-		//
-		//	nft: … @…-counts
-		rules = append(rules, sk.in(s, setID{kind: counts}))
-	}
-	key, _ := sk.key(s)
-	if s.space != nodePort {
-		// nft: meta mark set ip daddr . meta l4proto . th dport map @service-restricted meta mark set meta mark jump firewall
-		// nft: meta mark set … map @range-restricted meta mark set meta mark jump range-…firewall
-		rules = append(rules, join(sk.hasNumber(s, restricted, key), one(nft.Jump(sk.firewallChain(s)))))
-	}
+	rules = append(rules, sk.admits(s)...)
 	// A frontend may become split, or cease to be, together with its masquerade rule. Looking twice makes sure that a client from
 	// outside never gets an endpoint elsewhere with the masquerade rule that is meant for local ones. If a commit changes a view before
 	// the packet looks at it, the packet finds nothing there and comes to the other view.
@@ -392,7 +382,24 @@ func (sk *skeleton) spaceChains(s where) []nft.Chain {
 	}
 	chains := []nft.Chain{{Name: sk.spaceChain(s), Rules: rules}, splitChain, outsideChain,
 		{Name: sk.insideChain(s), Rules: insidePicks}, m}
-	return slices.Concat(chains, big, outsideBig, insideBig, sk.countChains(s))
+	return slices.Concat(chains, big, outsideBig, insideBig, sk.countChains(s), sk.edgeView(s))
+}
+
+// admits returns the rules that every connection to a frontend passes first.
+func (sk *skeleton) admits(s where) (rules []rule) {
+	if sk.shape.counted {
+		// Counts if the frontend is there, and goes on.
+		//
+		//	nft: … @…-counts
+		rules = append(rules, sk.in(s, setID{kind: counts}))
+	}
+	key, _ := sk.key(s)
+	if s.space != nodePort {
+		// nft: meta mark set ip daddr . meta l4proto . th dport map @service-restricted meta mark set meta mark jump firewall
+		// nft: meta mark set … map @range-restricted meta mark set meta mark jump range-…firewall
+		rules = append(rules, join(sk.hasNumber(s, restricted, key), one(nft.Jump(sk.firewallChain(s)))))
+	}
+	return rules
 }
 
 // countChains are the chains that count connections before they end.
@@ -429,7 +436,7 @@ func (sk *skeleton) drops(s where) []nft.Expr {
 // picks returns the rules that choose an endpoint, or the verdict where there is none, and the chains that they need.
 func (sk *skeleton) picks(s where, v view) (rules []rule, chains []nft.Chain) {
 	rules = sk.toRelay(s, v)
-	if len(sk.shape.timeouts) > 0 {
+	if len(sk.shape.timeouts) > 0 && v != edge { // no port of the edge has affinity
 		chain := sk.recall(s, v)
 		chains = append(chains, chain)
 		key, _ := sk.key(s)

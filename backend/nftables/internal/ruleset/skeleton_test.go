@@ -28,6 +28,7 @@ const (
 	goldenResets   = "testdata/resets.nft"
 	goldenDrains   = "testdata/drains.nft"
 	goldenSuspects = "testdata/suspects.nft"
+	goldenEdge     = "testdata/edge.nft"
 )
 
 // everyFeature is a shape that needs every kind of rule: counters, restricted clients, echo requests, affinity, NodePorts on loopback addresses, and in each view
@@ -42,7 +43,7 @@ func everyFeature() *shape {
 	}
 	for _, sp := range []space{service, nodePort} {
 		s.needs(state.IPv4, setID{space: sp, kind: stickyFor, arg: 10_800})
-		for v := range view(numViews) {
+		for v := range view(clientViews) {
 			s.needs(state.IPv4, setID{space: sp, view: v, kind: endpoints, arg: exactClass * 3 / 2})
 			s.needs(state.IPv4, setID{space: sp, view: v, kind: shares, arg: shareClasses[0]})
 			s.hash[sp][v] = allHashRules
@@ -88,6 +89,32 @@ func TestGoldenRanges(t *testing.T) {
 		p.compareTable(&tableState{family: f})
 	}
 	checkGolden(t, goldenRanges, p.Write)
+}
+
+// withEdge is a shape with what the edge view can need, and little else.
+func withEdge() *shape {
+	s := &shape{counted: true, edge: true}
+	for _, f := range families {
+		s.needs(f, setID{kind: allowed, arg: 32})
+	}
+	for _, sp := range []space{service, nodePort} {
+		s.needs(state.IPv4, setID{space: sp, kind: stickyFor, arg: 10_800}) // which is not for this view
+		s.needs(state.IPv4, setID{space: sp, view: edge, kind: endpoints, arg: exactClass * 3 / 2})
+		s.needs(state.IPv4, setID{space: sp, view: edge, kind: shares, arg: shareClasses[0]})
+	}
+	return s
+}
+
+// TestGoldenEdge is TestGoldenSkeleton with the edge, and with ranges, which have no edge view.
+func TestGoldenEdge(t *testing.T) {
+	s := withTestEdge(testSettings(families...))
+	p := newPlan(s, NewMirror(), NewMirror())
+	p.shape, p.node = *withEdge(), testNode
+	p.shape.blocks = 1 << portBits
+	for _, f := range families {
+		p.compareTable(&tableState{family: f})
+	}
+	checkGolden(t, goldenEdge, p.Write)
 }
 
 // testListeners are the listeners of a relay.
@@ -158,7 +185,7 @@ func checkGolden(t *testing.T, file string, fill func(*nft.Batch)) {
 	}
 }
 
-// TestRulesShowTheirSyntax compares the comments in skeleton.go, relay.go, hash.go, ranges.go, ping.go, resets.go and suspects.go that begin with "nft:" with the rules of family ip in the
+// TestRulesShowTheirSyntax compares the comments in skeleton.go, edge.go, relay.go, hash.go, ranges.go, ping.go, resets.go and suspects.go that begin with "nft:" with the rules of family ip in the
 // golden files: each shows a rule that is there, and each rule is shown by one.
 func TestRulesShowTheirSyntax(t *testing.T) {
 	for _, c := range []struct {
@@ -166,7 +193,7 @@ func TestRulesShowTheirSyntax(t *testing.T) {
 		table           string
 		rules, comments int // at least
 	}{
-		{[]string{"skeleton.go", "relay.go", "hash.go", "ranges.go", "ping.go"}, []string{goldenSkeleton, goldenRanges}, TableName, 100, 40},
+		{[]string{"skeleton.go", "edge.go", "relay.go", "hash.go", "ranges.go", "ping.go"}, []string{goldenSkeleton, goldenRanges, goldenEdge}, TableName, 100, 40},
 		{[]string{"resets.go"}, []string{goldenDrains}, ResetsName, 2, 5},
 		{[]string{"suspects.go"}, []string{goldenSuspects}, SuspectsName, 4, 4},
 	} {

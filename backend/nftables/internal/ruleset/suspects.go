@@ -79,6 +79,11 @@ const (
 	tcpAck   = 1 << 4
 )
 
+// lacksFlags matches packets of TCP without any of these flags.
+func lacksFlags(flags byte) []nft.Expr {
+	return one(nft.Payload(nft.Reg0, nft.TransportHeader, 13, 1), nft.MaskBytes(nft.Reg0, []byte{flags}), nft.Equal(nft.Reg0, []byte{0}))
+}
+
 // priorityMangle is before the translation of destinations, and behind connection tracking (NF_IP_PRI_MANGLE).
 const priorityMangle = -150
 
