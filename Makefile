@@ -54,8 +54,8 @@ proto: ## Generate the code of the protocols from their .proto files
 	@$(BUF) lint && $(BUF) generate
 
 programs: ## Compile the eBPF programs (clang-14 and libbpf-dev of Debian 12)
-	@echo "== go generate ./internal/ebpf/..."
-	@$(GO) generate ./internal/ebpf/...
+	@echo "== go generate ./internal/ebpf/... ./internal/edge/..."
+	@$(GO) generate ./internal/ebpf/... ./internal/edge/...
 
 image: ## Build bin/switchyard-image.tar, an OCI image for amd64 and arm64 (IMAGE=registry/name, VERSION=tag, FLAVOUR=iptables for that mode)
 	@case "$(FLAVOUR)" in ""|iptables) ;; *) echo "FLAVOUR=$(FLAVOUR): leave it out, or set it to iptables" >&2; exit 1;; esac
@@ -223,7 +223,7 @@ BUBBLES = $(GO) list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./.
 
 # Packages that start no goroutine, and neither do their tests: test/laws, TestPurePackages. The race detector would only slow them down.
 PURE := $(addprefix github.com/switchyard-net/switchyard/,brain model state backend/nftables/internal/ruleset backend/nftables/internal/least \
-	backend/nftables/internal/ejection internal/ebpf/plan backend/iptables/internal/rules backend/ipvs/internal/plan backend/userspace/internal/plan \
+	backend/nftables/internal/ejection internal/ebpf/plan internal/edge/plan backend/iptables/internal/rules backend/ipvs/internal/plan backend/userspace/internal/plan \
 	backend/userspace/internal/balance internal/winkernel/internal/plan)
 
 unit: tools ## All tests, with the race detector where there are goroutines and a C compiler

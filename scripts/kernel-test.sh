@@ -49,7 +49,7 @@ modules_first="veth bridge dummy nf_tables nf_conntrack nf_conntrack_netlink nft
 	nft_reject_inet nft_fib_inet nft_log nft_limit nft_quota nft_socket nft_compat ip_set_hash_ipport ip_vs ip_vs_rr ip_tables ip6_tables
 	iptable_nat ip6table_nat iptable_filter ip6table_filter iptable_mangle ip6table_mangle"
 # What RUN=units runs. Their tests that need the source tree are left out: qemu-user runs those.
-units=${UNITS:-./kernel/conntrack ./internal/kernel/... ./internal/ebpf/... ./backend/ebpf ./backend/iptables ./backend/ipvs ./backend/nftables ./backend/userspace}
+units=${UNITS:-./kernel/conntrack ./internal/kernel/... ./internal/ebpf/... ./internal/edge/... ./backend/ebpf ./backend/iptables ./backend/ipvs ./backend/nftables ./backend/userspace}
 
 die() { echo "kernel-test: $*" >&2; exit 1; }
 

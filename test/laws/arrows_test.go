@@ -41,6 +41,7 @@ var arrows = []arrow{
 	{"internal/kernel/ctusage", nil},
 	{"internal/kernel/ipset", []string{"state"}},
 	{"internal/kernel/namespace", nil},
+	{"internal/kernel/bpfarray", nil},
 	{"backend/nftables", []string{"state", "backend", "internal/apportion", "internal/consistent", "kernel/conntrack", "internal/kernel/localnet", "internal/kernel/namespace", "internal/kernel/nft", "internal/kernel/ifaddr", "internal/kernel/nodelock"}},
 	// It is pure, and knows nothing of the dataplane that carries its plans out.
 	{"backend/nftables/internal/least", []string{"state", "internal/apportion"}},
@@ -82,9 +83,13 @@ var arrows = []arrow{
 	{"backend/ebpf", []string{"state", "backend", "internal/ebpf/maps", "internal/ebpf/plan", "internal/ebpf/programs", "internal/kernel/ifaddr", "internal/kernel/namespace"}},
 	// It is pure, and knows neither maps nor programs.
 	{"internal/ebpf/plan", []string{"internal/apportion", "state"}},
-	{"internal/ebpf/maps", []string{"state", "internal/ebpf/plan"}},
+	{"internal/ebpf/maps", []string{"state", "internal/ebpf/plan", "internal/kernel/bpfarray"}},
 	{"internal/ebpf/programs", nil},
 	{"internal/ebpf/ebpftest", []string{"state", "internal/ebpf/plan", "internal/ebpf/maps"}},
+	{"internal/edge", []string{"state", "internal/edge/plan", "internal/edge/programs", "internal/kernel/bpfarray", "internal/kernel/namespace"}},
+	// It is pure, and knows neither maps nor programs.
+	{"internal/edge/plan", []string{"state"}},
+	{"internal/edge/programs", nil},
 	{"backend/userspace", []string{"state", "backend", "internal/kernel/nft", "kernel/conntrack", "internal/kernel/ifaddr", "internal/kernel/nodelock"}},
 	// They are pure, and know nothing of sockets.
 	{"backend/userspace/internal/plan", []string{"state", "internal/apportion", "internal/consistent"}},
@@ -242,7 +247,9 @@ caching, and a version that must follow the cluster's; programs that embed anoth
 		why: `Law 1: a backend knows the state vocabulary and its kernel, not how a state reaches it. The same backend runs in the process of
 the brain and behind the API.`,
 		banned: func(path string) bool { return in(path, "google.golang.org/grpc") },
-		from:   func(rel string) bool { return in(rel, "backend", "internal/winkernel", "internal/ebpf") },
+		from: func(rel string) bool {
+			return in(rel, "backend", "internal/winkernel", "internal/ebpf", "internal/edge")
+		},
 		linked: true,
 	},
 	{
@@ -250,7 +257,9 @@ the brain and behind the API.`,
 		why: `Law 2: the semantics live in the brain and cannot be ignored or read again. A backend that can see a Kubernetes object will some
 day re-interpret one of its fields, and then two dataplanes differ.`,
 		banned: func(path string) bool { return in(path, "k8s.io", module+"/model") },
-		from:   func(rel string) bool { return in(rel, "backend", "internal/winkernel", "internal/ebpf", "state") },
+		from: func(rel string) bool {
+			return in(rel, "backend", "internal/winkernel", "internal/ebpf", "internal/edge", "state")
+		},
 		linked: true,
 	},
 	{
@@ -336,7 +345,7 @@ var pureStandard = []string{
 var purePackages = map[string]string{
 	"brain": whyPure, "model": whyPure, "state": whyPure, "backend/nftables/internal/ruleset": whyRuleset,
 	"backend/nftables/internal/least": whyRuleset, "backend/nftables/internal/ejection": whyRuleset,
-	"internal/ebpf/plan": whyRuleset, "backend/iptables/internal/rules": whyRuleset, "backend/ipvs/internal/plan": whyRuleset,
+	"internal/ebpf/plan": whyRuleset, "internal/edge/plan": whyRuleset, "backend/iptables/internal/rules": whyRuleset, "backend/ipvs/internal/plan": whyRuleset,
 	"backend/userspace/internal/plan": whyRuleset, "backend/userspace/internal/balance": whyRuleset, "internal/winkernel/internal/plan": whyRuleset,
 }
 

@@ -1,0 +1,283 @@
+package edge_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// serve has a host answer each line and each datagram by its name, the client's address and the length of what it got. The answer to a datagram that
+// begins with "BIG" has what the datagram had behind it.
+func (l *lab) serve(name string, port int) {
+	l.t.Helper()
+	must(l.t, l.hosts[name].Do(func() error {
+		listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		if err != nil {
+			return err
+		}
+		l.t.Cleanup(func() { listener.Close() })
+		go func() {
+			for {
+				conn, err := listener.Accept()
+				if errors.Is(err, net.ErrClosed) {
+					return
+				}
+				if err == nil {
+					go answer(conn, name)
+				}
+			}
+		}()
+		// One socket of each family, so that answers come from the address that was asked.
+		for _, network := range []string{"udp4", "udp6"} {
+			conn, err := net.ListenPacket(network, fmt.Sprintf(":%d", port))
+			if err != nil {
+				return err
+			}
+			l.t.Cleanup(func() { conn.Close() })
+			go func() {
+				buf := make([]byte, 1<<16)
+				for {
+					n, from, err := conn.ReadFrom(buf)
+					if errors.Is(err, net.ErrClosed) {
+						return
+					}
+					if err != nil {
+						continue // an ICMP message about an earlier answer
+					}
+					line := fmt.Appendf(nil, "%s %v %d\n", name, from, n)
+					if strings.HasPrefix(string(buf[:n]), "BIG") {
+						line = append(line, buf[:n]...)
+					}
+					_, _ = conn.WriteTo(line, from)
+				}
+			}()
+		}
+		return nil
+	}))
+}
+
+func answer(conn net.Conn, name string) {
+	defer conn.Close()
+	r := bufio.NewReaderSize(conn, 1<<16)
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return
+		}
+		if strings.HasPrefix(line, "BIG") {
+			_, _ = conn.Write([]byte(line))
+		}
+		if _, err := fmt.Fprintf(conn, "%s %v %d\n", name, conn.RemoteAddr(), len(line)); err != nil {
+			return
+		}
+	}
+}
+
+// reply is what a client sees of an answer.
+type reply struct {
+	server string
+	// source is the client's address as the server saw it, and local as the client has it.
+	source, local netip.AddrPort
+	bytes         int
+}
+
+// kept reports whether the server saw the client's own address. Netfilter gives a connection another port if the client has two from one port, to two
+// frontends of one endpoint.
+func (r reply) kept() bool { return r.source.Addr() == r.local.Addr() }
+
+func parse(line string, local net.Addr) (r reply, err error) {
+	var source string
+	if _, err := fmt.Sscanf(line, "%s %s %d", &r.server, &source, &r.bytes); err != nil {
+		return r, fmt.Errorf("nobody in this lab answers %q", line)
+	}
+	from, err := netip.ParseAddrPort(source)
+	at := netip.MustParseAddrPort(local.String())
+	r.source = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+	r.local = netip.AddrPortFrom(at.Addr().Unmap(), at.Port())
+	return r, err
+}
+
+// dial opens a connection from a host.
+func (l *lab) dial(from, network string, to netip.AddrPort) (conn net.Conn, err error) {
+	err = l.hosts[from].Do(func() error {
+		conn, err = net.DialTimeout(network, to.String(), 5*time.Second)
+		return err
+	})
+	return conn, err
+}
+
+// ask opens a connection, or sends a datagram, and returns the answer.
+func (l *lab) ask(from, network string, to netip.AddrPort) (reply, error) {
+	conn, err := l.dial(from, network, to)
+	if err != nil {
+		return reply{}, err
+	}
+	defer conn.Close()
+	return exchange(conn, []byte("hello\n"))
+}
+
+// exchange sends a message and waits for the answer.
+func exchange(conn net.Conn, message []byte) (reply, error) {
+	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return reply{}, err
+	}
+	if _, err := conn.Write(message); err != nil {
+		return reply{}, err
+	}
+	if _, isUDP := conn.(*net.UDPConn); isUDP {
+		buf := make([]byte, 1<<16)
+		n, err := conn.Read(buf)
+		if err != nil {
+			return reply{}, err
+		}
+		line, _, _ := strings.Cut(string(buf[:n]), "\n")
+		return parse(line, conn.LocalAddr())
+	}
+	r := bufio.NewReaderSize(conn, 1<<16)
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return reply{}, err
+		}
+		if !strings.HasPrefix(line, "BIG") {
+			return parse(line, conn.LocalAddr())
+		}
+	}
+}
+
+// flows are open connections that ask again and again.
+type flows struct {
+	t    *testing.T
+	stop chan struct{}
+	wg   sync.WaitGroup
+
+	mu      sync.Mutex
+	servers map[string]int
+	lost    map[string]int
+	// moved are answers of another server than the first one, and changed those that saw another client.
+	answers, moved, changed int
+	gap                     time.Duration
+}
+
+const flowPause = 30 * time.Millisecond
+
+// open opens n connections from the client, which ask until end is called.
+func (l *lab) open(network string, to netip.AddrPort, n int) *flows {
+	l.t.Helper()
+	f := &flows{t: l.t, stop: make(chan struct{}), servers: map[string]int{}, lost: map[string]int{}}
+	var ready sync.WaitGroup
+	slots := make(chan struct{}, 32)
+	for range n {
+		ready.Add(1)
+		f.wg.Go(func() {
+			slots <- struct{}{}
+			conn, err := l.dial("client", network, to)
+			<-slots
+			var first reply
+			if err == nil {
+				defer conn.Close()
+				first, err = exchange(conn, []byte("hello\n"))
+			}
+			f.mu.Lock()
+			if err != nil {
+				f.lost["at first: "+cause(err)]++
+			} else {
+				f.servers[first.server]++
+			}
+			f.mu.Unlock()
+			ready.Done()
+			if err == nil {
+				f.run(conn, first)
+			}
+		})
+	}
+	ready.Wait()
+	return f
+}
+
+func (f *flows) run(conn net.Conn, first reply) {
+	for last := time.Now(); ; last = time.Now() {
+		select {
+		case <-f.stop:
+			return
+		case <-time.After(flowPause):
+		}
+		r, err := exchange(conn, []byte("hello\n"))
+		f.mu.Lock()
+		f.answers++
+		f.gap = max(f.gap, time.Since(last)-flowPause)
+		switch {
+		case err != nil:
+			f.lost[cause(err)]++
+		case r.server != first.server:
+			f.moved++
+		case r.source != first.source:
+			f.changed++
+		}
+		f.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+func cause(err error) string {
+	switch {
+	case errors.Is(err, syscall.ECONNRESET):
+		return "reset"
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return "timeout"
+	}
+	return err.Error()
+}
+
+// turn waits until each connection has asked about n times more.
+func (f *flows) turn(n int) {
+	f.mu.Lock()
+	until := f.answers
+	for _, c := range f.servers {
+		until += n * c
+	}
+	f.mu.Unlock()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(flowPause) {
+		f.mu.Lock()
+		over := f.answers >= until || len(f.lost) > 0
+		f.mu.Unlock()
+		if over {
+			return
+		}
+	}
+}
+
+// end ends the connections, and reports what was wrong with them.
+func (f *flows) end(what string) {
+	f.t.Helper()
+	close(f.stop)
+	f.wg.Wait()
+	if len(f.lost) > 0 || f.moved > 0 || f.changed > 0 {
+		f.t.Errorf("%s: connections lost: %v; answers of another server: %d, to another client: %d, of %d (servers %v, longest gap %v)",
+			what, f.lost, f.moved, f.changed, f.answers, f.servers, f.gap)
+		return
+	}
+	f.t.Logf("%s: %d answers, servers %v, longest gap %v", what, f.answers, f.servers, f.gap)
+}
+
+// setDiscovery sets how a socket of UDP treats packets that are too large (IP_MTU_DISCOVER).
+func setDiscovery(t *testing.T, conn net.Conn, how int) {
+	t.Helper()
+	raw, err := conn.(*net.UDPConn).SyscallConn()
+	must(t, err, raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, how)
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, how)
+	}))
+}
