@@ -71,6 +71,8 @@ type Config struct {
 	Ejection Ejection
 	// NodeHealth is about endpoints on Nodes that shut down or are not ready.
 	NodeHealth NodeHealth
+	// Edge is about connections from outside that nodes hand over to each other.
+	Edge Edge
 	// Services bounds what Services may ask for.
 	Services Services
 	// ConfigSyncPeriod is how long a watch of the API server lasts at least. The next one goes on from where it ended, if the API server's history
@@ -302,6 +304,7 @@ func Default() *Config {
 		MinSyncPeriod:       duration(time.Second),
 		Ejection:            Ejection{ProbeTimeout: duration(time.Second)},
 		NodeHealth:          NodeHealth{NotReadyAfter: duration(40 * time.Second), IgnoreAbovePercent: 55},
+		Edge:                defaultEdge(),
 		Services:            Services{MaxEntries: ByMemory, MaxEntriesPerNamespace: ByMemory, MaxEntriesPerNode: ByMemory},
 		Linux: Linux{
 			Conntrack: Conntrack{

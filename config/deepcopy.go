@@ -24,6 +24,7 @@ func (c *Config) DeepCopyInto(out *Config) {
 	out.DetectLocal.ClusterCIDRs = slices.Clone(c.DetectLocal.ClusterCIDRs)
 	out.NodePortAddresses.CIDRs = slices.Clone(c.NodePortAddresses.CIDRs)
 	out.AcceptAnnotationsOf = slices.Clone(c.AcceptAnnotationsOf)
+	out.Edge.Frontends, out.Edge.Interfaces = slices.Clone(c.Edge.Frontends), slices.Clone(c.Edge.Interfaces)
 	out.Services.AllowedExternalIPs = slices.Clone(c.Services.AllowedExternalIPs)
 	out.IPVS.ExcludeCIDRs = slices.Clone(c.IPVS.ExcludeCIDRs)
 	out.EBPF.MeshPorts = slices.Clone(c.EBPF.MeshPorts)

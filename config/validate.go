@@ -40,6 +40,7 @@ func (c *Config) Validate(platform string) []*FieldError {
 		errs.Add("ejection.probeTimeout", "must be from 100ms to 20s, got %v", c.Ejection.ProbeTimeout)
 	}
 	c.NodeHealth.validate(&errs)
+	c.validateEdge(&errs, platform)
 	c.Linux.validate(&errs)
 	c.API.validate(&errs)
 	return slices.Concat(errs,

@@ -42,6 +42,7 @@ func (c *KubeProxyConfiguration) Convert() (*config.Config, []*config.FieldError
 		AcceptAnnotationsOf:                slices.Clone(c.AcceptAnnotationsOf),
 		Ejection:                           config.Ejection(c.Ejection),
 		NodeHealth:                         config.NodeHealth(c.NodeHealth),
+		Edge:                               c.Edge,
 		Services:                           config.Services(c.Services),
 		ConfigSyncPeriod:                   c.ConfigSyncPeriod,
 		SyncPeriod:                         c.SyncPeriod,
@@ -58,6 +59,7 @@ func (c *KubeProxyConfiguration) Convert() (*config.Config, []*config.FieldError
 		Winkernel: c.Winkernel,
 		API:       config.API(c.API),
 	}
+	out.Edge.Frontends, out.Edge.Interfaces = slices.Clone(c.Edge.Frontends), slices.Clone(c.Edge.Interfaces)
 	out.Services.AllowedExternalIPs = slices.Clone(c.Services.AllowedExternalIPs)
 	out.DetectLocal.ClusterCIDRs = slices.Clone(c.DetectLocal.ClusterCIDRs)
 	out.IPVS.ExcludeCIDRs = slices.Clone(c.IPVS.ExcludeCIDRs)
@@ -95,6 +97,7 @@ func From(c *config.Config) *KubeProxyConfiguration {
 		AcceptAnnotationsOf:                clone(c.AcceptAnnotationsOf),
 		Ejection:                           Ejection(c.Ejection),
 		NodeHealth:                         NodeHealth(c.NodeHealth),
+		Edge:                               c.Edge,
 		Services:                           Services(c.Services),
 		ConfigSyncPeriod:                   c.ConfigSyncPeriod,
 		SyncPeriod:                         c.SyncPeriod,
@@ -111,6 +114,7 @@ func From(c *config.Config) *KubeProxyConfiguration {
 		Winkernel: c.Winkernel,
 		API:       API(c.API),
 	}
+	out.Edge.Frontends, out.Edge.Interfaces = clone(c.Edge.Frontends), clone(c.Edge.Interfaces)
 	out.Services.AllowedExternalIPs = clone(c.Services.AllowedExternalIPs)
 	out.DetectLocal.ClusterCIDRs = clone(c.DetectLocal.ClusterCIDRs)
 	out.IPVS.ExcludeCIDRs = clone(c.IPVS.ExcludeCIDRs)

@@ -88,10 +88,11 @@ type KubeProxyConfiguration struct {
 	// The projects whose annotations of Services and EndpointSlices count where Switchyard's own are absent: `cilium.io`,
 	// `kube-router.io`, `loxilb.io` and `projectcalico.org`. The first in the list takes precedence. Empty: none, so that
 	// old annotations change nothing. See docs/balance.md#annotations-of-other-projects.
-	AcceptAnnotationsOf []string   `json:"acceptAnnotationsOf"`
-	Ejection            Ejection   `json:"ejection"`
-	NodeHealth          NodeHealth `json:"nodeHealth"`
-	Services            Services   `json:"services"`
+	AcceptAnnotationsOf []string    `json:"acceptAnnotationsOf"`
+	Ejection            Ejection    `json:"ejection"`
+	NodeHealth          NodeHealth  `json:"nodeHealth"`
+	Edge                config.Edge `json:"edge"`
+	Services            Services    `json:"services"`
 	// How long a watch of the API server lasts at least, 5 minutes or more. It is opened again from where it ended; if
 	// the API server has gone back to an earlier state, everything is listed again
 	// (docs/operate.md#when-etcd-is-restored).

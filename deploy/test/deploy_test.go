@@ -118,6 +118,7 @@ func TestAccepted(t *testing.T) {
 	deployments := deployments(t)
 	maps.Copy(deployments, apart(t))
 	deployments["helm, PodMonitor"] = rendered(t, podMonitored)
+	deployments["helm, edge"], deployments["kustomize/edge"] = rendered(t, edged), kustomize(t, edgeDir)
 	deployments["kustomize/relaymonitoring"] = kustomize(t, relayMonitoredDir)
 	for _, path := range []string{"namespaces.yaml"} {
 		text, err := os.ReadFile(filepath.Join("..", "kubeadm", path))

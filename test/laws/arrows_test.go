@@ -69,6 +69,7 @@ var arrows = []arrow{
 	{"apifeed", []string{"state", "backend", "client", "internal/apifollower"}},
 	{"internal/objectlog", []string{"model", "state", "internal/revlog"}},
 	{"internal/lastknown", []string{"model"}},
+	{"internal/edgenode", []string{"model"}},
 	{"internal/clusterserver", []string{"model", "state", "internal/objectlog", "internal/protoconv", "internal/proto/cluster/v1"}},
 	// client: it dials a relay as any other client does.
 	{"internal/source/relay", []string{"model", "client", "internal/source/upstream", "internal/protoconv", "internal/proto/cluster/v1"}},
@@ -100,7 +101,8 @@ var arrows = []arrow{
 	// It is pure, and knows nothing of what makes its calls.
 	{"internal/winkernel/internal/plan", []string{"state"}},
 	{"internal/winkernel/internal/hnstest", []string{"state", "internal/winkernel/internal/plan"}},
-	{"config", []string{"state", "brain"}},
+	// Which bits of packet marks are taken is one of the things that a configuration must fit.
+	{"config", []string{"state", "brain", "internal/source/upstream"}},
 	{"config/v1alpha1", []string{"config"}},
 	{"config/v1alpha2", []string{"config"}},
 	{"internal/configfile", []string{"config", "config/v1alpha1", "config/v1alpha2", "internal/manifest", "client/regularfile"}},

@@ -122,10 +122,21 @@ true
 {{- end }}
 {{- end }}
 
-{{- /* The capabilities of the container that programs the node, as a list in JSON: those of the values, and what the mode takes beside them. */}}
+{{- /* Whether nodes hand connections over to each other. */}}
+{{- define "switchyard.edge" -}}
+{{- if ne ((.Values.config.edge | default dict).mode | default "none") "none" }}true{{ end }}
+{{- end }}
+
+{{- /* Whether Switchyard may annotate Nodes. */}}
+{{- define "switchyard.annotates" -}}
+{{- if and (or (include "switchyard.edge" .) .Values.edge.keepPermission) (not .Values.split.enabled) }}true{{ end }}
+{{- end }}
+
+{{- /* The capabilities of the container that programs the node, as a list in JSON: those of the values, and what the mode and the edge take beside them. */}}
 {{- define "switchyard.capabilityList" -}}
 {{- $more := dict "ebpf" (list "BPF" "PERFMON" "DAC_READ_SEARCH") "iptables" (list "NET_RAW") }}
-{{- concat .Values.capabilities (get $more (include "switchyard.mode" .) | default list) | uniq | toJson }}
+{{- $edge := eq (include "switchyard.edge" .) "true" | ternary (list "BPF" "PERFMON") list }}
+{{- concat .Values.capabilities (get $more (include "switchyard.mode" .) | default list) $edge | uniq | toJson }}
 {{- end }}
 
 {{- define "switchyard.capabilities" -}}
