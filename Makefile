@@ -226,6 +226,9 @@ PURE := $(addprefix github.com/switchyard-net/switchyard/,brain model state back
 	backend/nftables/internal/ejection internal/ebpf/plan internal/edge/plan backend/iptables/internal/rules backend/ipvs/internal/plan backend/userspace/internal/plan \
 	backend/userspace/internal/balance internal/winkernel/internal/plan)
 
+# Packages that also have tests with the build tag !race: their comments have the reasons.
+UNRACED := github.com/switchyard-net/switchyard/internal/edge
+
 unit: tools ## All tests, with the race detector where there are goroutines and a C compiler
 	@race=-race; if ! command -v $$($(GO) env CC) >/dev/null || [ "$$($(GO) env CGO_ENABLED)" != 1 ]; then \
 		race=; echo "== without -race: it needs a C compiler, such as gcc"; \
@@ -237,6 +240,8 @@ unit: tools ## All tests, with the race detector where there are goroutines and 
 		echo "== go test $$race in $$module"; \
 		[ -z "$$others" ] || $(GO) test $$race -vet=off -p $(PARALLEL) -parallel $(PARALLEL) -timeout $(TIMEOUT) $$others; \
 		[ -z "$$pure" ] || $(GO) test -vet=off -p $(PARALLEL) -timeout $(TIMEOUT) $$pure; \
+		unraced=$$($(GO) list ./... | grep -xF $(addprefix -e ,$(UNRACED)) || true); \
+		[ -z "$$unraced" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -run '^TestNodes$$' $$unraced; \
 		[ -z "$$bubbles" ] || $(GO) test $$race -vet=off -p $(PARALLEL) -parallel $(PARALLEL) -cpu 1 -timeout $(TIMEOUT) $$bubbles; \
 	done
 

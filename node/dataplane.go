@@ -75,6 +75,9 @@ type DataplaneOptions struct {
 	// onHNSFailure is [winkernel.Options].OnFailure.
 	onHNSFailure func(winkernel.Failure)
 
+	// announce tells other nodes the port at which this one takes packets, 0 if it takes none. It does not wait, and may be nil.
+	announce func(port uint16)
+
 	// commit is [ipvs.Options].Commit. scheduled is the option Scheduled of the other dataplanes that run with IPVS.
 	commit    func(fn func() error) error
 	scheduled func(state.FrontendKey) bool
@@ -246,15 +249,22 @@ func Programmed(c *config.Config, goos string) (bool, error) {
 	return false, nil
 }
 
-// nftablesDataplane is the nftables dataplane, in terms of the configuration.
+// nftablesDataplane is the nftables dataplane with the edge in front of it, in terms of the configuration.
 type nftablesDataplane struct {
 	*nftables.Backend
 	options DataplaneOptions
+	entry   *entry
 }
 
 // Reconfigure implements [Dataplane].
 func (d *nftablesDataplane) Reconfigure(c *config.Config) error {
-	return d.Backend.Reconfigure(nftablesOptions(c, d.options))
+	o := nftablesOptions(c, d.options)
+	o.Edge = d.entry.mark(c)
+	if err := d.Backend.Reconfigure(o); err != nil {
+		return err
+	}
+	d.entry.reconfigure(c)
+	return nil
 }
 
 func nftablesOptions(c *config.Config, o DataplaneOptions) nftables.Options {
@@ -262,7 +272,7 @@ func nftablesOptions(c *config.Config, o DataplaneOptions) nftables.Options {
 		Logger: o.Logger, Locked: true, OnFlowsCut: o.OnFlowsCut,
 		ResetRemoved: c.ResetConnectionsToRemovedEndpoints && o.TCPLingers, OnResets: o.OnResets,
 		MasqueradeBit: new(int(c.MasqueradeBit())), UpstreamMark: UpstreamMark(c), MaxAffinityClients: int(c.NFTables.MaxAffinityClients),
-		Counters: countsIn(c), ProbeTimeout: c.Ejection.ProbeTimeout.Duration, OnProbe: o.OnProbe, OnEjections: o.OnEjections,
+		Counters: countsIn(c), ProbeTimeout: c.Ejection.ProbeTimeout.Duration, OnProbe: o.OnProbe, OnEjections: o.OnEjections, Edge: c.Edge.Mark(),
 	}
 }
 
@@ -284,6 +294,7 @@ type dataplaneSettings struct {
 	verify, interval time.Duration
 	probeTimeout     time.Duration
 	// The sections of other modes are zero.
+	edge      config.Edge
 	ebpf      config.EBPF
 	ipvs      config.IPVS
 	userspace config.Userspace
@@ -301,8 +312,10 @@ func settingsOf(c *config.Config) dataplaneSettings {
 		verify: c.SyncPeriod.Duration, interval: c.CommitInterval(),
 	}
 	switch cmp.Or(c.Mode, config.DefaultMode(runtime.GOOS)) {
+	case config.ModeNFTables:
+		s.edge = c.Edge
 	case config.ModeEBPF:
-		s.ebpf = c.EBPF
+		s.ebpf, s.edge = c.EBPF, c.Edge
 	case config.ModeIPVS:
 		s.ipvs = c.IPVS
 	case config.ModeUserspace:

@@ -24,7 +24,7 @@ func TestDegraded(t *testing.T) {
 		t.Helper()
 		d.attempted(backend.Attempt{Update: u, Err: err})
 		got := d.byName()
-		if n := strings.Count(text.String(), "\n"); got["balance"] != balance || got["drain-deadline"] != drain || len(got) != 6 || n != lines {
+		if n := strings.Count(text.String(), "\n"); got["balance"] != balance || got["drain-deadline"] != drain || len(got) != 7 || n != lines {
 			t.Errorf("got %v and %d lines, want balance=%d drain-deadline=%d and %d lines\n%s", got, n, balance, drain, lines, &text)
 		}
 	}

@@ -16,10 +16,11 @@ type ebpfDataplane struct {
 	*ebpf.Backend
 	options    DataplaneOptions
 	namespaces *ebpf.Namespaces // nil if all that the kernel has are this node's
+	base       *nftablesDataplane
 }
 
 func openEBPF(_ context.Context, c *config.Config, o DataplaneOptions, base *nftablesDataplane) (Dataplane, error) {
-	d := &ebpfDataplane{options: o}
+	d := &ebpfDataplane{options: o, base: base}
 	var err error
 	if path := c.EBPF.NamespaceMap; path != "" {
 		if d.namespaces, err = ebpf.OpenNamespaces(path); err != nil {
@@ -51,12 +52,13 @@ func (d *ebpfDataplane) Reconfigure(c *config.Config) error {
 	return nil
 }
 
-// Problems implements [backend.Reporter]: it returns why the hooks do not do all that they can.
+// Problems implements [backend.Reporter]: it returns why the hooks do not do all that they can, and the problems of nftables.
 func (d *ebpfDataplane) Problems() []error {
+	problems := d.base.Problems()
 	if s := d.Status(); s.State != ebpf.On {
-		return []error{fmt.Errorf("%v: %w; nftables translates these connections", s.State, s.Reason)}
+		problems = append(problems, fmt.Errorf("%v: %w; nftables translates these connections", s.State, s.Reason))
 	}
-	return nil
+	return problems
 }
 
 // measured returns how the hooks are doing, for the metrics.

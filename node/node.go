@@ -47,6 +47,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/internal/admin/ui"
+	"github.com/switchyard-net/switchyard/internal/edgenode"
 	"github.com/switchyard-net/switchyard/internal/httpserver"
 	"github.com/switchyard-net/switchyard/internal/kernel/leftovers"
 	"github.com/switchyard-net/switchyard/internal/lastknown"
@@ -82,8 +83,8 @@ type Options struct {
 	// which needs the objects of all nodes. New calls it, and Reconfigure calls it if clientConnection, configSyncPeriod,
 	// serviceProxyName, api.names or the node's name have changed. With api.names it must also deliver Services and EndpointSlices that
 	// only have names, as kube.Options.Names makes it. It should deliver the Node: without it, the node has no addresses, zone and pod
-	// ranges. Package source/kube has a source for API servers. The node uses the source's [model.WithProblems], [model.WithEligibility] and
-	// [model.WithEvents], if it has them.
+	// ranges. Package source/kube has a source for API servers. The node uses the source's [model.WithProblems], [model.WithEligibility],
+	// [model.WithEvents] and [model.WithEdge], if it has them.
 	Source func(c *config.Config, node string) (model.Source, error)
 	// States are states that are made elsewhere, for the role Proxy.
 	States *States
@@ -204,6 +205,8 @@ type Node struct {
 	changes ui.Changes
 	endUI   context.CancelFunc
 
+	announcer *edgenode.Announcer
+
 	group    *group        // of Run
 	requests chan request  // of Reconfigure
 	ended    chan struct{} // closed when Run has returned
@@ -235,6 +238,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	if n.log == nil {
 		n.log = slog.New(slog.DiscardHandler)
 	}
+	n.announcer = edgenode.New(edgenode.Options{Source: n.edgeSource, Logger: n.log})
 	n.files = openShares(o.Config.Mode, n.log)
 	if o.Role != Proxy && !n.answersPorts() {
 		n.files = n.files.forServe()
@@ -302,7 +306,7 @@ func (n *Node) openDataplane(ctx context.Context, chosen *dataplane) (Dataplane,
 		relayFiles: n.files.relay, memory: n.o.Memory,
 		Logger: n.log, Program: n.o.Program, TakeOver: n.o.TakeOver, OnFlowsCut: n.registry.Conntrack,
 		TCPLingers: n.o.States == nil, OnResets: n.registry.Resets, OnProbe: func(r nftables.ProbeResult) { n.registry.Probe(r.String()) }, OnEjections: n.registry.Ejections, OnIPTablesRules: n.registry.IPTablesRules,
-		onHNSFailure: n.countHNSFailure, OnProgress: n.progressed,
+		onHNSFailure: n.countHNSFailure, OnProgress: n.progressed, announce: n.announce,
 	}
 	switch {
 	case n.o.Dataplane != nil:
@@ -458,7 +462,7 @@ func (n *Node) run(ctx context.Context) error {
 	}
 	n.group = newGroup(ctx)
 	context.AfterFunc(n.group.ctx, n.endUI)
-	for _, part := range []func(context.Context) error{n.healthServer.Run, n.operatorServer.Run, n.uiServer.Run, n.reportEvents, n.trimLater} {
+	for _, part := range []func(context.Context) error{n.healthServer.Run, n.operatorServer.Run, n.uiServer.Run, n.reportEvents, n.trimLater, n.tellCluster} {
 		n.group.start(part)
 	}
 	if n.ports != nil {

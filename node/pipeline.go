@@ -78,13 +78,15 @@ type origin struct {
 	proxyName string
 	names     bool
 	health    bool // of all Nodes
+	edge      bool // of all Nodes
 }
 
 func (n *Node) originOf(c *config.Config) (o origin, err error) {
 	if n.o.States != nil {
 		return origin{}, nil
 	}
-	o = origin{api: c.ClientConnection, refresh: c.ConfigSyncPeriod.Duration, proxyName: c.ServiceProxyName, names: c.API.Names && len(c.API.Listen) > 0, health: c.NodeHealth.Enabled}
+	o = origin{api: c.ClientConnection, refresh: c.ConfigSyncPeriod.Duration, proxyName: c.ServiceProxyName, names: c.API.Names && len(c.API.Listen) > 0, health: c.NodeHealth.Enabled,
+		edge: c.Edge.Enabled()}
 	if n.o.Role != Relay {
 		o.node, err = Name(c)
 	}
@@ -115,6 +117,7 @@ func BrainConfig(c *config.Config, node string) brain.Config {
 		NodeHealth: brain.NodeHealth{
 			Enabled: c.NodeHealth.Enabled, NotReadyAfter: c.NodeHealth.NotReadyAfter.Duration, IgnoreAbove: int(c.NodeHealth.IgnoreAbovePercent),
 		},
+		Edge: brain.Edge{Enabled: c.Edge.Enabled(), Annotated: c.Edge.Annotated(), Kinds: state.KindsOf(c.Edge.Kinds()...)},
 	}
 }
 
@@ -226,7 +229,7 @@ func (n *Node) addCluster(p *pipeline, c *config.Config) {
 	p.serve.InstanceID = instance
 	p.serve.Feed = func(node string) (state.Feed, error) { return states.Node(node), nil }
 	p.serve.Register = func(r grpc.ServiceRegistrar) {
-		clusterserver.Register(r, clusterserver.Options{Feed: objects, InstanceID: instance, NodeHealth: c.NodeHealth.Enabled, OnFollow: n.audience.relayFollows})
+		clusterserver.Register(r, clusterserver.Options{Feed: objects, InstanceID: instance, NodeHealth: c.NodeHealth.Enabled, NodeEdge: c.Edge.Enabled(), OnFollow: n.audience.relayFollows})
 	}
 }
 

@@ -159,6 +159,7 @@ func (n *Node) newRegistry() *metrics.Registry {
 		}
 		return metrics.SocketHooks{}
 	}
+	o.Edge = n.edge
 	o.LocalNodePorts = func() (p metrics.LocalNodePorts) {
 		if s, ok := n.dataplane.(*switchable); ok {
 			p.Listeners, p.Failures = s.local.amounts()

@@ -213,7 +213,8 @@ func (s *switchable) openBase(ctx context.Context, c *config.Config) (*nftablesD
 		return nil, err
 	}
 	s.need(config.ModeNFTables)
-	base := &nftablesDataplane{b, s.o}
+	base := &nftablesDataplane{b, s.o, newEntry(s.o)}
+	base.entry.reconfigure(c)
 	unfollow := s.follow(base)
 	s.mu.Lock()
 	defer s.mu.Unlock()

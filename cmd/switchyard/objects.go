@@ -131,7 +131,7 @@ func (o *objectFlags) source(c *config.Config, name string, await kube.Await, lo
 			}
 		}
 		return relay.New(relay.Options{
-			Targets: o.relays, Certificates: certificates, SocketUsers: o.relayUsers, Mark: node.UpstreamMark(c), NodeHealth: c.NodeHealth.Enabled, Logger: log,
+			Targets: o.relays, Certificates: certificates, SocketUsers: o.relayUsers, Mark: node.UpstreamMark(c), NodeHealth: c.NodeHealth.Enabled, Edge: c.Edge.Enabled(), Logger: log,
 		})
 	}
 	return kubeSource(c, o.master, name, await, log)

@@ -50,7 +50,7 @@ func kubeSource(c *config.Config, master, name string, await kube.Await, log *sl
 		return nil, err
 	}
 	return kube.New(kube.Options{
-		Config: api, Renew: renew, NodeName: name, AllNodes: name == "", NodeHealth: c.NodeHealth.Enabled, ServiceProxyName: c.ServiceProxyName, Await: await,
+		Config: api, Renew: renew, NodeName: name, AllNodes: name == "", NodeHealth: c.NodeHealth.Enabled, Edge: c.Edge.Enabled(), ServiceProxyName: c.ServiceProxyName, Await: await,
 		ResyncPeriod: c.ConfigSyncPeriod.Duration, Names: c.API.Names && len(c.API.Listen) > 0, Mark: node.UpstreamMark(c), Logger: log,
 	})
 }

@@ -93,6 +93,8 @@ type Options struct {
 	Relayed func() map[string]Relayed
 	// SocketHooks returns how the socket hooks are doing. It is asked in mode ebpf only.
 	SocketHooks func() SocketHooks
+	// Edge returns how the edge is doing, nil while there is none. It is asked in modes nftables and ebpf only.
+	Edge func() *Edge
 	// PendingSince returns the time since when the oldest change waits for the dataplane, zero if none waits. It is nil in a
 	// process without dataplane.
 	PendingSince func() time.Time

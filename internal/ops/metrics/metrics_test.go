@@ -668,6 +668,22 @@ func TestSocketHooks(t *testing.T) {
 	})
 }
 
+// TestEdge: there are metrics of the edge while there is one.
+func TestEdge(t *testing.T) {
+	now := &Edge{Ports: 3, Left: 1, Draining: 2, Packets: map[string]uint64{"handed-over": 7}}
+	r := New(Options{Mode: ModeNFTables, Families: both, Edge: func() *Edge { return now }})
+	check(t, r, "an edge", map[string]float64{
+		"switchyard_edge_ports result=served": 3, "switchyard_edge_ports result=left": 1, "switchyard_edge_draining_frontends": 2,
+		"switchyard_edge_packets_total action=handed-over": 7,
+	})
+	now = nil
+	for _, f := range gather(t, r) {
+		if strings.HasPrefix(f.GetName(), "switchyard_edge") {
+			t.Errorf("without an edge: %v", f)
+		}
+	}
+}
+
 // TestMetricsOfOtherRegistries: the metrics of the rest of a program are also shown. If both have a family, the
 // program's metrics count.
 func TestMetricsOfOtherRegistries(t *testing.T) {

@@ -48,6 +48,9 @@ func (r *Registry) SetMode(mode string) {
 	if mode == ModeEBPF && r.o.SocketHooks != nil {
 		m.registry.MustRegister(socketHooks{r.o.SocketHooks})
 	}
+	if (mode == ModeNFTables || mode == ModeEBPF) && r.o.Edge != nil {
+		m.registry.MustRegister(edges{r.o.Edge})
+	}
 	r.mode.Store(m)
 }
 
