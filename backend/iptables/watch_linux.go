@@ -173,7 +173,8 @@ func (w *watcher) during(reads bool, fn func() (written int, err error)) error {
 	began := time.Now()
 	written, err := fn()
 	if reads {
-		w.rest(time.Since(began), written > 0 || err != nil)
+		now := time.Now()
+		w.rest(now, now.Sub(began), written > 0 || err != nil)
 		w.foreign = w.foreign && err != nil
 	}
 	switch {
@@ -193,9 +194,8 @@ func (w *watcher) during(reads bool, fn func() (written int, err error)) error {
 	return err
 }
 
-// rest works out when the next Verify may come, after one that took so long.
-func (w *watcher) rest(took time.Duration, useful bool) {
-	now := time.Now()
+// rest works out when the next Verify may come, after one that ends now and took so long.
+func (w *watcher) rest(now time.Time, took time.Duration, useful bool) {
 	if useful {
 		w.nextVerify, w.nextRepair, w.vain = now.Add(repairCost*took), now.Add(repairCost*took), repairCost
 		return

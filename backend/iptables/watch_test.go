@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -191,23 +190,22 @@ func TestForeignChangeAtAnyMoment(t *testing.T) {
 // TestRest: a Verify that repaired something lets the next one follow as soon as it took itself. Only Verifies that find
 // nothing lengthen the pause before wrong numbers lead to another one, and numbers that are right end that.
 func TestRest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const took = 300 * time.Millisecond // of a Verify with 2,500 Services
-		w := &watcher{vain: repairCost}
-		for i, step := range []struct {
-			useful         bool
-			repair, verify time.Duration // times took
-		}{{true, 1, 1}, {true, 1, 1}, {false, 1, 50}, {false, 2, 50}, {false, 4, 50}, {true, 1, 1}, {false, 1, 50}} {
-			w.rest(took, step.useful)
-			if repair, verify := time.Until(w.nextRepair)/took, time.Until(w.nextVerify)/took; repair != step.repair || verify != step.verify {
-				t.Errorf("step %d: a repair waits for %d times as long as a Verify took, and a Verify %d times; want %d and %d", i, repair, verify, step.repair, step.verify)
-			}
+	const took = 300 * time.Millisecond // of a Verify with 2,500 Services
+	now := time.Now()
+	w := &watcher{vain: repairCost}
+	for i, step := range []struct {
+		useful         bool
+		repair, verify time.Duration // times took
+	}{{true, 1, 1}, {true, 1, 1}, {false, 1, 50}, {false, 2, 50}, {false, 4, 50}, {true, 1, 1}, {false, 1, 50}} {
+		w.rest(now, took, step.useful)
+		if repair, verify := w.nextRepair.Sub(now)/took, w.nextVerify.Sub(now)/took; repair != step.repair || verify != step.verify {
+			t.Errorf("step %d: a repair waits for %d times as long as a Verify took, and a Verify %d times; want %d and %d", i, repair, verify, step.repair, step.verify)
 		}
-		for range 10 {
-			w.rest(took, false)
-		}
-		if repair := time.Until(w.nextRepair) / took; repair != verifyCost {
-			t.Errorf("after many Verifies that found nothing, a repair waits for %d times as long as one took; want %d", repair, verifyCost)
-		}
-	})
+	}
+	for range 10 {
+		w.rest(now, took, false)
+	}
+	if repair := w.nextRepair.Sub(now) / took; repair != verifyCost {
+		t.Errorf("after many Verifies that found nothing, a repair waits for %d times as long as one took; want %d", repair, verifyCost)
+	}
 }
