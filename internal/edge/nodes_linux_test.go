@@ -182,6 +182,13 @@ func TestNodes(t *testing.T) {
 		await.Until(t, fmt.Sprintf("clients keep their addresses: %v", want), func() bool { last = try(); return last == nil }, func() any { return last })
 	}
 	keeps(true)
+	for _, addr := range nodeIPs("a") { // NodePorts are not taken by default
+		for range 8 {
+			if r, err := l.ask("client", "tcp", at(addr, nodePort)); err != nil || r.kept() {
+				t.Errorf("a NodePort at %v: %+v, %v", addr, r, err)
+			}
+		}
+	}
 	open, err := l.dial("client", "tcp", at(vips[0], webPort))
 	must(t, err)
 	defer open.Close()

@@ -13,7 +13,7 @@ func Frontends(p *state.Port) iter.Seq[state.FrontendKey] {
 	return func(yield func(state.FrontendKey) bool) {
 		for i := range p.Frontends {
 			f := &p.Frontends[i]
-			if f.Kind != state.ClusterIP && !yield(p.Key(f)) {
+			if p.Edge.Takes(f.Kind) && !yield(p.Key(f)) {
 				return
 			}
 		}

@@ -143,18 +143,25 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestFrontends: the edge serves all frontends but cluster IPs, and NodePorts are behind all addresses.
+// TestFrontends: the edge serves the frontends that the record has it take, and NodePorts are behind all addresses.
 func TestFrontends(t *testing.T) {
 	cluster, external := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("203.0.113.10")
-	s := &state.Service{Ports: []state.Port{{Protocol: state.TCP, Family: state.IPv4, Frontends: []state.Frontend{
+	s := &state.Service{Ports: []state.Port{{Protocol: state.TCP, Family: state.IPv4, Edge: &state.Edge{}, Frontends: []state.Frontend{
 		{Kind: state.ClusterIP, Addr: cluster, Port: 80}, {Kind: state.LoadBalancer, Addr: external, Port: 80}, {Kind: state.NodePort, Port: 30080},
 	}}, {Protocol: state.SCTP, Family: state.IPv4, Frontends: []state.Frontend{{Kind: state.LoadBalancer, Addr: cluster, Port: 80}}}}}
-	var got []string
-	for key := range plan.Frontends(&s.Ports[0]) {
-		got = append(got, key.String())
-	}
-	if want := []string{"203.0.113.10:80/TCP", "IPv4 node port 30080/TCP"}; !slices.Equal(got, want) {
-		t.Errorf("frontends %q, want %q", got, want)
+	for except, want := range map[state.FrontendKinds][]string{
+		0:                                 {"203.0.113.10:80/TCP", "IPv4 node port 30080/TCP"},
+		state.KindsOf(state.NodePort):     {"203.0.113.10:80/TCP"},
+		state.KindsOf(state.LoadBalancer): {"IPv4 node port 30080/TCP"},
+	} {
+		s.Ports[0].Edge.Except = except
+		var got []string
+		for key := range plan.Frontends(&s.Ports[0]) {
+			got = append(got, key.String())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("frontends %q without %v, want %q", got, except, want)
+		}
 	}
 	if got := slices.Collect(plan.Addresses(s)); !slices.Equal(got, []netip.Addr{external}) {
 		t.Errorf("addresses %v", got)
