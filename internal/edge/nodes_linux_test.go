@@ -113,7 +113,7 @@ func clusterOf(l *lab) *cluster {
 }
 
 // runNodes runs the whole of each node, with this configuration of the edge.
-func runNodes(l *lab, c *cluster, section config.Edge) map[string]*node.Node {
+func runNodes(l *lab, c *cluster, mode config.Mode, section config.Edge) map[string]*node.Node {
 	l.t.Helper()
 	nodes := map[string]*node.Node{}
 	for _, name := range nodeNames {
@@ -122,7 +122,7 @@ func runNodes(l *lab, c *cluster, section config.Edge) map[string]*node.Node {
 		var n *node.Node
 		must(l.t, l.hosts[name].Do(func() (err error) {
 			n, err = node.New(ctx, node.Options{
-				Config: nodeConfig(name, section),
+				Config: nodeConfig(name, mode, section),
 				Source: func(*config.Config, string) (model.Source, error) { return &source{c, name}, nil },
 			})
 			return err
@@ -140,9 +140,9 @@ func runNodes(l *lab, c *cluster, section config.Edge) map[string]*node.Node {
 	return nodes
 }
 
-func nodeConfig(name string, section config.Edge) *config.Config {
+func nodeConfig(name string, mode config.Mode, section config.Edge) *config.Config {
 	c := config.Default()
-	c.HostnameOverride, c.Edge = name, section
+	c.HostnameOverride, c.Mode, c.Edge = name, mode, section
 	c.DetectLocal.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}
 	c.HealthzBindAddress, c.MetricsBindAddress, c.AdminBindAddress = netip.AddrPort{}, netip.AddrPort{}, "none"
 	return c
@@ -151,11 +151,17 @@ func nodeConfig(name string, section config.Edge) *config.Config {
 // TestNodes: nodes that are configured for the edge tell each other that they take part, and hand connections over from then on. When one of them turns the
 // edge off, all connections go the usual way, and connections that were handed over go on.
 func TestNodes(t *testing.T) {
+	for _, mode := range []config.Mode{config.ModeNFTables, config.ModeEBPF} {
+		t.Run(string(mode), func(t *testing.T) { testNodes(t, mode) })
+	}
+}
+
+func testNodes(t *testing.T, mode config.Mode) {
 	l := newLab(t, state.IPv4, "pb1", "pc1")
 	c := clusterOf(l)
 	section := config.Default().Edge
 	section.Mode = config.EdgeTCX
-	nodes := runNodes(l, c, section)
+	nodes := runNodes(l, c, mode, section)
 	await.Until(t, "all nodes take part", func() bool { return slices.Equal(c.announced(), nodeNames) }, func() any { return c.announced() })
 	// keeps asks until all connections keep the client's address, or lose it, and both pods answer.
 	keeps := func(want bool) {
@@ -197,7 +203,7 @@ func TestNodes(t *testing.T) {
 	}
 	off := section
 	off.Mode = config.EdgeNone
-	must(t, nodes["b"].Reconfigure(nodeConfig("b", off)))
+	must(t, nodes["b"].Reconfigure(nodeConfig("b", mode, off)))
 	keeps(false)
 	if got := c.announced(); slices.Contains(got, "b") {
 		t.Errorf("%v take part", got)
@@ -205,7 +211,7 @@ func TestNodes(t *testing.T) {
 	if r, err := exchange(open, []byte("y\n")); err != nil || !r.kept() {
 		t.Errorf("an open connection: %+v, %v", r, err)
 	}
-	must(t, nodes["b"].Reconfigure(nodeConfig("b", section)))
+	must(t, nodes["b"].Reconfigure(nodeConfig("b", mode, section)))
 	keeps(true)
 	if r, err := exchange(open, []byte("z\n")); err != nil || !r.kept() {
 		t.Errorf("an open connection, with the edge on again: %+v, %v", r, err)
