@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -71,6 +72,27 @@ func (s *source) annotate(value string) error {
 	return nil
 }
 
+// move has only these pods take new connections. The others go on with those that they have.
+func (c *cluster) move(ready ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, o := range c.objects {
+		slice, ok := o.(*model.EndpointSlice)
+		if !ok {
+			continue
+		}
+		moved := *slice
+		moved.Endpoints = slices.Clone(slice.Endpoints)
+		for j := range moved.Endpoints {
+			e := &moved.Endpoints[j]
+			e.Ready = slices.ContainsFunc(ready, func(pod string) bool { return slices.Contains(podIPs(pod), e.Addr) })
+			e.Terminating = !e.Ready
+		}
+		c.objects[i] = &moved
+		c.update(&moved)
+	}
+}
+
 // announced returns the nodes that take part.
 func (c *cluster) announced() (names []string) {
 	c.mu.Lock()
@@ -112,10 +134,16 @@ func clusterOf(l *lab) *cluster {
 	return c
 }
 
-// runNodes runs the whole of each node, with this configuration of the edge.
-func runNodes(l *lab, c *cluster, mode config.Mode, section config.Edge) map[string]*node.Node {
+// running is a node that runs. stop ends it and waits for that.
+type running struct {
+	*node.Node
+	stop func()
+}
+
+// runNodes runs the whole of each node in a mode, with this configuration of the edge.
+func runNodes(l *lab, c *cluster, mode config.Mode, section config.Edge) map[string]*running {
 	l.t.Helper()
-	nodes := map[string]*node.Node{}
+	nodes := map[string]*running{}
 	for _, name := range nodeNames {
 		l.nft(name, "delete table ip lab\ndelete table ip6 lab\n") // the rules are the dataplane's
 		ctx, cancel := context.WithCancel(context.Background())
@@ -129,13 +157,14 @@ func runNodes(l *lab, c *cluster, mode config.Mode, section config.Edge) map[str
 		}))
 		done := make(chan error, 1)
 		go func() { done <- n.Run(ctx) }()
-		l.t.Cleanup(func() {
+		stop := sync.OnceFunc(func() {
 			cancel()
 			if err := <-done; err != nil {
 				l.t.Errorf("node %s: %v", name, err)
 			}
 		})
-		nodes[name] = n
+		l.t.Cleanup(stop)
+		nodes[name] = &running{n, stop}
 	}
 	return nodes
 }
@@ -216,4 +245,73 @@ func testNodes(t *testing.T, mode config.Mode) {
 	if r, err := exchange(open, []byte("z\n")); err != nil || !r.kept() {
 		t.Errorf("an open connection, with the edge on again: %+v, %v", r, err)
 	}
+}
+
+// TestNodesChange: open connections go on while endpoints leave and come back, while packets begin to come in at another node, and when the process of
+// the first node ends. New connections get what endpoints there are.
+func TestNodesChange(t *testing.T) {
+	l := newLab(t, state.IPv4, "pb1", "pb2", "pc1")
+	c := clusterOf(l)
+	section := config.Default().Edge
+	section.Mode = config.EdgeTCX
+	nodes := runNodes(l, c, config.ModeNFTables, section)
+	await.Until(t, "all nodes take part", func() bool { return slices.Equal(c.announced(), nodeNames) }, func() any { return c.announced() })
+	// served waits until new connections keep the client's address and only these pods answer.
+	served := func(pods ...string) {
+		t.Helper()
+		var last error
+		await.Until(t, fmt.Sprintf("%v answer", pods), func() bool {
+			servers := map[string]int{}
+			for range 40 {
+				r, err := l.ask("client", "tcp", at(vips[0], webPort))
+				if last = err; err == nil && !r.kept() {
+					last = fmt.Errorf("%+v", r)
+				}
+				if last != nil {
+					return false
+				}
+				servers[r.server]++
+			}
+			if len(servers) != len(pods) {
+				last = fmt.Errorf("%v answered", servers)
+			}
+			return last == nil
+		}, func() any { return last })
+	}
+	served("pb1", "pb2", "pc1")
+	type client struct {
+		conn   net.Conn
+		server string
+	}
+	var clients []client
+	for i := range 60 {
+		conn, err := l.dial("client", "tcp", at(vips[i%2], webPort))
+		must(t, err)
+		defer conn.Close()
+		r, err := exchange(conn, []byte("x\n"))
+		must(t, err)
+		clients = append(clients, client{conn, r.server})
+	}
+	check := func(when string) {
+		t.Helper()
+		for i, c := range clients {
+			if r, err := exchange(c.conn, []byte("x\n")); err != nil || r.server != c.server || !r.kept() {
+				t.Errorf("%s, connection %d to %s: %+v, %v", when, i, c.server, r, err)
+			}
+		}
+	}
+	c.move("pc1")
+	served("pc1")
+	check("with all new connections at c")
+	c.move("pb1")
+	served("pb1")
+	check("with all new connections at b")
+	c.move("pb1", "pb2", "pc1")
+	served("pb1", "pb2", "pc1")
+	check("with all pods again")
+	l.via("d")
+	check("with packets that come in at d")
+	nodes["a"].stop()
+	check("without a")
+	served("pb1", "pb2", "pc1")
 }
