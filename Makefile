@@ -241,7 +241,7 @@ unit: tools ## All tests, with the race detector where there are goroutines and 
 		[ -z "$$others" ] || $(GO) test $$race -vet=off -p $(PARALLEL) -parallel $(PARALLEL) -timeout $(TIMEOUT) $$others; \
 		[ -z "$$pure" ] || $(GO) test -vet=off -p $(PARALLEL) -timeout $(TIMEOUT) $$pure; \
 		unraced=$$($(GO) list ./... | grep -xF $(addprefix -e ,$(UNRACED)) || true); \
-		[ -z "$$unraced" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -run '^TestNodes$$' $$unraced; \
+		[ -z "$$unraced" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -run '^TestNodes' $$unraced; \
 		[ -z "$$bubbles" ] || $(GO) test $$race -vet=off -p $(PARALLEL) -parallel $(PARALLEL) -cpu 1 -timeout $(TIMEOUT) $$bubbles; \
 	done
 
