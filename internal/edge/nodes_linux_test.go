@@ -146,27 +146,33 @@ func runNodes(l *lab, c *cluster, mode config.Mode, section config.Edge) map[str
 	nodes := map[string]*running{}
 	for _, name := range nodeNames {
 		l.nft(name, "delete table ip lab\ndelete table ip6 lab\n") // the rules are the dataplane's
-		ctx, cancel := context.WithCancel(context.Background())
-		var n *node.Node
-		must(l.t, l.hosts[name].Do(func() (err error) {
-			n, err = node.New(ctx, node.Options{
-				Config: nodeConfig(name, mode, section),
-				Source: func(*config.Config, string) (model.Source, error) { return &source{c, name}, nil },
-			})
-			return err
-		}))
-		done := make(chan error, 1)
-		go func() { done <- n.Run(ctx) }()
-		stop := sync.OnceFunc(func() {
-			cancel()
-			if err := <-done; err != nil {
-				l.t.Errorf("node %s: %v", name, err)
-			}
-		})
-		l.t.Cleanup(stop)
-		nodes[name] = &running{n, stop}
+		nodes[name] = runNode(l, c, name, mode, section)
 	}
 	return nodes
+}
+
+// runNode runs the whole of a node.
+func runNode(l *lab, c *cluster, name string, mode config.Mode, section config.Edge) *running {
+	l.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var n *node.Node
+	must(l.t, l.hosts[name].Do(func() (err error) {
+		n, err = node.New(ctx, node.Options{
+			Config: nodeConfig(name, mode, section),
+			Source: func(*config.Config, string) (model.Source, error) { return &source{c, name}, nil },
+		})
+		return err
+	}))
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	stop := sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			l.t.Errorf("node %s: %v", name, err)
+		}
+	})
+	l.t.Cleanup(stop)
+	return &running{n, stop}
 }
 
 func nodeConfig(name string, mode config.Mode, section config.Edge) *config.Config {
@@ -247,8 +253,8 @@ func testNodes(t *testing.T, mode config.Mode) {
 	}
 }
 
-// TestNodesChange: open connections go on while endpoints leave and come back, while packets begin to come in at another node, and when the process of
-// the first node ends. New connections get what endpoints there are.
+// TestNodesChange: open connections go on while endpoints leave and come back, and when a node with endpoints starts again. They go on while packets begin to
+// come in at another node, and when the process of the first node ends. New connections get what endpoints there are.
 func TestNodesChange(t *testing.T) {
 	l := newLab(t, state.IPv4, "pb1", "pb2", "pc1")
 	c := clusterOf(l)
@@ -309,6 +315,11 @@ func TestNodesChange(t *testing.T) {
 	c.move("pb1", "pb2", "pc1")
 	served("pb1", "pb2", "pc1")
 	check("with all pods again")
+	nodes["b"].stop()
+	await.Until(t, "new connections without b", func() bool { r, err := l.ask("client", "tcp", at(vips[0], webPort)); return err == nil && !r.kept() }, func() any { return "no" })
+	nodes["b"] = runNode(l, c, "b", config.ModeNFTables, section)
+	served("pb1", "pb2", "pc1")
+	check("with b again")
 	l.via("d")
 	check("with packets that come in at d")
 	nodes["a"].stop()
