@@ -126,14 +126,11 @@ func (s *sockets) apply() {
 	}
 }
 
-// socket opens one of a host, which is closed with the test. It waits a minute at most.
+// socket opens one of a host, which is closed with the test. It has no timeouts: with these, signals of Go's scheduler would end calls with EINTR.
 func (s *sockets) socket(t *testing.T, h *topology.Host, family, kind, proto int) (fd int) {
 	t.Helper()
 	ok(t, h.Do(func() (err error) { fd, err = unix.Socket(family, kind|unix.SOCK_CLOEXEC, proto); return err }))
 	t.Cleanup(func() { unix.Close(fd) })
-	for _, option := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
-		ok(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, option, &unix.Timeval{Sec: 60}))
-	}
 	return fd
 }
 

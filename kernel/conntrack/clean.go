@@ -241,15 +241,16 @@ func (c *Cleaner) forget(f state.FrontendKey, noted int) {
 }
 
 // wrong reports whether a flow goes to a pending frontend and the wrong endpoint or none answers it. Where an address and port is a
-// frontend and also on a NodePort, it is the frontend's.
+// frontend and also on a NodePort, it is the frontend's. If the frontend is gone, the flow may be one of a range.
 func (c *Cleaner) wrong(flow Flow) bool {
 	dst := flow.Orig.Dst
 	f := state.FrontendKey{Family: flow.Family, Protocol: flow.Protocol, Addr: dst.Addr(), Port: dst.Port()}
 	s, isPending := c.pending[f]
 	if !isPending {
+		exact := f
 		f.Addr = netip.Addr{}
 		s, isPending = c.pending[f]
-		isPending = isPending && (c.servesNodePorts(dst.Addr()) || c.fromPeer(s, flow))
+		isPending = isPending && (c.servesNodePorts(dst.Addr()) || c.fromPeer(s, flow)) && !c.ranges.single(exact)
 	}
 	if !isPending {
 		return c.wrongInRange(flow)
@@ -260,7 +261,7 @@ func (c *Cleaner) wrong(flow Flow) bool {
 	if flow.Protocol != state.UDP {
 		return flow.Unconnected && flow.Reply.Src == dst
 	}
-	return !s.has(flow.Reply.Src)
+	return !s.has(flow.Reply.Src) && !(s.gone && c.ranges.serve(flow))
 }
 
 func (c *Cleaner) servesNodePorts(addr netip.Addr) bool { return has(c.nodePorts, addr) }

@@ -66,8 +66,10 @@ type Cleaner struct {
 type serving struct {
 	// owner is the service that had the frontend last.
 	owner state.ServiceName
-	// endpoints are sorted. There are none if the frontend is gone. Only UDP endpoints matter.
+	// endpoints are sorted. Only UDP endpoints matter.
 	endpoints []netip.AddrPort
+	// gone is set if no service has the frontend. There are no endpoints then, but a range may have its port.
+	gone bool
 	// handedOver is set if other nodes hand flows to the port over to this one.
 	handedOver bool
 }
@@ -80,8 +82,8 @@ func (s serving) has(addr netip.AddrPort) bool {
 // suspect is a pending frontend: which endpoints may answer its flows, and which others may be answering some.
 type suspect struct {
 	serving
-	// gone are endpoints that have left since its flows were looked at, maxGone at most.
-	gone []netip.AddrPort
+	// left are endpoints that have left since its flows were looked at, maxLeft at most.
+	left []netip.AddrPort
 	// untranslated: flows may have begun while it had no endpoints.
 	untranslated bool
 	// anybody is set if any endpoint may be answering the flows, because the previous state of the frontend is not known.
@@ -90,27 +92,27 @@ type suspect struct {
 	noted int
 }
 
-// maxGone is how many endpoints that have left are remembered by name.
-const maxGone = maxWalks
+// maxLeft is how many endpoints that have left are remembered by name.
+const maxLeft = maxWalks
 
 // leave records the endpoints that have left, unless they still serve.
 func (s *suspect) leave(endpoints []netip.AddrPort) {
 	for _, e := range endpoints {
-		if s.anybody || s.has(e) || slices.Contains(s.gone, e) {
+		if s.anybody || s.has(e) || slices.Contains(s.left, e) {
 			continue
 		}
-		if len(s.gone) == maxGone {
-			s.gone, s.anybody = nil, true
+		if len(s.left) == maxLeft {
+			s.left, s.anybody = nil, true
 			return
 		}
-		s.gone = append(s.gone, e)
+		s.left = append(s.left, e)
 	}
 }
 
 // NewCleaner returns a Cleaner of t that has nothing to do yet.
 func NewCleaner(t Table, o CleanerOptions) *Cleaner {
 	c := &Cleaner{
-		table: t, log: o.Logger, onClean: o.OnClean, elsewhere: o.Elsewhere, scheduled: o.Scheduled, pending: map[state.FrontendKey]suspect{},
+		table: t, log: o.Logger, onClean: o.OnClean, elsewhere: o.Elsewhere, scheduled: o.Scheduled, pending: map[state.FrontendKey]suspect{}, ranges: newRanges(),
 	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
@@ -154,7 +156,7 @@ func (c *Cleaner) Note(old, new *state.Service) {
 			continue
 		}
 		// If another service has taken the frontend, its note came first.
-		now := serving{owner: s.owner}
+		now := serving{owner: s.owner, gone: true}
 		if p, isPending := c.pending[f]; isPending && p.owner != s.owner {
 			now = p.serving
 		}
@@ -167,9 +169,10 @@ func (c *Cleaner) suspect(f state.FrontendKey, now, was serving, existed bool) {
 	p := c.pending[f]
 	s := suspect{
 		// A range has no flows before it exists: they would be flows of single ports within it.
-		serving: serving{now.owner, now.endpoints, now.handedOver || was.handedOver || p.handedOver}, noted: c.noted, anybody: p.anybody || !existed && f.LastPort == 0, untranslated: p.untranslated || len(was.endpoints) == 0,
+		serving: now, noted: c.noted, anybody: p.anybody || !existed && f.LastPort == 0, untranslated: p.untranslated || len(was.endpoints) == 0,
 	}
-	s.leave(p.gone)
+	s.handedOver = s.handedOver || was.handedOver || p.handedOver
+	s.leave(p.left)
 	s.leave(was.endpoints)
 	c.pending[f] = s
 	c.ranges.stale = c.ranges.stale || f.LastPort != 0
@@ -180,14 +183,19 @@ func (c *Cleaner) suspect(f state.FrontendKey, now, was serving, existed bool) {
 func (c *Cleaner) NoteAll(services iter.Seq[*state.Service]) {
 	c.noted++
 	for f, s := range c.pending {
-		c.pending[f] = suspect{serving: serving{owner: s.owner, handedOver: s.handedOver}, anybody: true, noted: c.noted}
+		c.pending[f] = suspect{serving: serving{owner: s.owner, handedOver: s.handedOver, gone: true}, anybody: true, noted: c.noted}
 	}
 	for service := range services {
 		for f, s := range frontends(service) {
 			c.pending[f] = suspect{serving: s, anybody: true, noted: c.noted}
 		}
 	}
-	c.ranges.noteAll(services)
+	c.ranges = newRanges()
+	for f, s := range c.pending {
+		if !s.gone {
+			c.ranges.add(f, s.serving)
+		}
+	}
 }
 
 // NoteGap is for when the dataplane, or a part of it, was missing until now. In addition to NoteAll's work, it makes

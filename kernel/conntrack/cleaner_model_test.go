@@ -26,9 +26,10 @@ type world struct {
 	queue []change
 }
 
+// answer is who may answer flows to a destination. It exists if it is a frontend, and is single if that is no range.
 type answer struct {
-	endpoints []netip.AddrPort
-	exists    bool
+	endpoints      []netip.AddrPort
+	exists, single bool
 }
 
 // change is the change of one service in a commit.
@@ -58,41 +59,45 @@ var destinations = func() []netip.AddrPort {
 	return all
 }()
 
-// answering returns who may answer flows to dst; exists reports that it is a frontend.
-func (w *world) answering(dst netip.AddrPort) (endpoints []netip.AddrPort, exists bool) {
+func (w *world) answering(dst netip.AddrPort) answer {
 	a, known := w.answers[dst]
 	if !known {
-		a.endpoints, a.exists = w.answeringNow(dst)
+		if a = w.served(dst, false); !a.exists {
+			a = w.served(dst, true)
+		}
 		w.answers[dst] = a
 	}
-	return a.endpoints, a.exists
+	return a
 }
 
-func (w *world) answeringNow(dst netip.AddrPort) (endpoints []netip.AddrPort, exists bool) {
+// served returns who may answer flows to a single port, or to a range.
+func (w *world) served(dst netip.AddrPort, byRange bool) (a answer) {
 	for _, s := range w.services {
 		for _, p := range s.Ports {
 			for _, f := range p.Frontends {
-				byAddr := f.Addr == dst.Addr() && f.Port == dst.Port()
+				byAddr := f.Addr == dst.Addr() && f.Port <= dst.Port() && dst.Port() <= max(f.Port, f.LastPort)
 				byNodePort := f.Kind == state.NodePort && f.Port == dst.Port() && state.FamilyOf(dst.Addr()) == p.Family && slices.Contains(nodePortAddrs, dst.Addr())
-				if p.Protocol != state.UDP || !byAddr && !byNodePort {
+				if p.Protocol != state.UDP || byRange != (f.LastPort != 0) || !byAddr && !byNodePort {
 					continue
 				}
-				exists = true
+				a.exists, a.single = true, !byRange
+				all := slices.Clone(p.Lingering)
 				for _, route := range []state.Route{p.Internal.Inside, p.Internal.Outside, p.External.Inside, p.External.Outside} {
-					for _, e := range route.Endpoints {
-						endpoints = append(endpoints, e.Addr)
-					}
+					all = append(all, route.Endpoints...)
 				}
-				for _, e := range p.Lingering {
-					endpoints = append(endpoints, e.Addr)
+				for _, e := range all {
+					if byRange {
+						e.Addr = netip.AddrPortFrom(e.Addr.Addr(), dst.Port())
+					}
+					a.endpoints = append(a.endpoints, e.Addr)
 				}
 			}
 		}
 	}
-	return endpoints, exists
+	return a
 }
 
-func (w *world) endpoints(family state.Family) []state.Endpoint {
+func (w *world) endpoints(family state.Family, port uint16) []state.Endpoint {
 	var list []state.Endpoint
 	for i := range 3 {
 		if w.r.IntN(2) == 0 {
@@ -102,7 +107,7 @@ func (w *world) endpoints(family state.Family) []state.Endpoint {
 		if family == state.IPv6 {
 			addr = netip.AddrFrom16([16]byte{0xfd, 1, 15: byte(i)})
 		}
-		list = append(list, state.Endpoint{Addr: netip.AddrPortFrom(addr, 53)})
+		list = append(list, state.Endpoint{Addr: netip.AddrPortFrom(addr, port)})
 	}
 	return list
 }
@@ -128,30 +133,45 @@ func (w *world) service(id int, free []netip.AddrPort) *state.Service {
 			f = state.Frontend{Kind: state.NodePort, Port: dst.Port()}
 		}
 		key := state.FrontendKey{Family: state.FamilyOf(dst.Addr()), Addr: f.Addr, Port: f.Port}
+		port := uint16(53)
+		if dst.Port() == 53 && w.r.IntN(3) == 0 && !w.hasRange(dst.Addr()) { // and the next port
+			f.LastPort, key.LastPort, port = 54, 54, 0
+		}
 		if taken[key] {
 			continue
 		}
 		taken[key] = true
 		p := state.Port{Name: fmt.Sprint(dst), Protocol: protocol, Family: state.FamilyOf(dst.Addr()), Frontends: []state.Frontend{f}}
-		p.Internal.Inside.Endpoints = w.endpoints(p.Family)
-		p.Internal.Outside.Endpoints = w.endpoints(p.Family)
-		p.External.Inside.Endpoints = w.endpoints(p.Family)
-		p.External.Outside.Endpoints = w.endpoints(p.Family)
+		p.Internal.Inside.Endpoints = w.endpoints(p.Family, port)
+		p.Internal.Outside.Endpoints = w.endpoints(p.Family, port)
+		p.External.Inside.Endpoints = w.endpoints(p.Family, port)
+		p.External.Outside.Endpoints = w.endpoints(p.Family, port)
 		if w.r.IntN(2) == 0 {
 			p = state.Port{Name: p.Name, Protocol: p.Protocol, Family: p.Family, Frontends: p.Frontends}
 		}
 		if w.r.IntN(4) == 0 {
-			p.Lingering = w.endpoints(p.Family)
+			p.Lingering = w.endpoints(p.Family, port)
 		}
 		s.Ports = append(s.Ports, p)
 	}
 	return s
 }
 
-// commit changes some services that nothing is being removed of.
+func (w *world) hasRange(addr netip.Addr) bool {
+	for _, s := range w.services {
+		for _, f := range s.Frontends() {
+			if f.LastPort != 0 && f.Addr == addr {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// commit changes some services, but none for which a commit waits.
 func (w *world) commit(changes int) {
 	for _, dst := range destinations {
-		if _, exists := w.answering(dst); exists {
+		if w.answering(dst).exists {
 			w.vanished[dst] = true
 		}
 	}
@@ -161,25 +181,27 @@ func (w *world) commit(changes int) {
 		if _, seen := before[id]; seen {
 			continue
 		}
-		if w.cleaner.Removing(w.services[id]) != nil {
-			continue
-		}
-		before[id] = w.services[id]
+		old := w.services[id]
+		before[id] = old
 		delete(w.services, id)
 		clear(w.answers)
-		if w.r.IntN(3) == 0 {
-			continue
-		}
-		var free []netip.AddrPort
-		for _, dst := range destinations {
-			if _, exists := w.answering(dst); !exists {
-				free = append(free, dst)
+		var s *state.Service
+		if w.r.IntN(3) != 0 {
+			var free []netip.AddrPort
+			for _, dst := range destinations {
+				if !w.answering(dst).single {
+					free = append(free, dst)
+				}
 			}
+			s = w.service(id, free)
 		}
-		if s := w.service(id, free); w.cleaner.Removing(s) == nil {
+		if w.cleaner.Removing(old, s) != nil {
+			s = old
+		}
+		if s != nil {
 			w.services[id] = s
-			clear(w.answers)
 		}
+		clear(w.answers)
 	}
 	for id, old := range before { // in any order
 		w.queue = append(w.queue, change{old, w.services[id]})
@@ -198,8 +220,9 @@ func (w *world) note() {
 // nothing goes past it, because the Cleaner may or may not have looked at that destination already.
 func (w *world) send(past bool) {
 	for _, dst := range destinations {
-		endpoints, exists := w.answering(dst)
-		if !exists && past {
+		a := w.answering(dst)
+		endpoints := a.endpoints
+		if !a.exists && past {
 			endpoints = []netip.AddrPort{dst}
 		}
 		if len(endpoints) == 0 || w.r.IntN(2) == 0 {
@@ -218,11 +241,11 @@ func (w *world) send(past bool) {
 
 // wrong is the rule: whether a flow must be deleted.
 func (w *world) wrong(f Flow) bool {
-	endpoints, exists := w.answering(f.Orig.Dst)
-	if f.Protocol != state.UDP || slices.Contains(endpoints, f.Reply.Src) {
+	a := w.answering(f.Orig.Dst)
+	if f.Protocol != state.UDP || slices.Contains(a.endpoints, f.Reply.Src) {
 		return false
 	}
-	return exists || w.vanished[f.Orig.Dst]
+	return a.exists || w.vanished[f.Orig.Dst]
 }
 
 // right returns the flows that the rule leaves.
@@ -235,6 +258,11 @@ func (w *world) restart() {
 	w.commit(1 + w.r.IntN(5))
 	w.queue = nil
 	clear(w.vanished) // nobody knows of them
+	// A range leaves flows alone that somebody else may have translated: those to another port, and those from before the range.
+	w.table.flows = slices.DeleteFunc(w.table.flows, func(f Flow) bool {
+		a, dst, src := w.answering(f.Orig.Dst), f.Orig.Dst, f.Reply.Src
+		return !a.single && src != dst && (!a.exists || src.Port() != dst.Port())
+	})
 	w.cleaner.NoteAll(func(yield func(*state.Service) bool) {
 		for _, s := range w.services {
 			if !yield(s) {

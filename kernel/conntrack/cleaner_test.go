@@ -271,7 +271,7 @@ func TestNothingToDo(t *testing.T) {
 // TestManyEndpointsLeave: endpoints leave one by one, more of them than are remembered by name.
 func TestManyEndpointsLeave(t *testing.T) {
 	const vip = "10.96.0.1:53"
-	for n := range 2 * maxGone {
+	for n := range 2 * maxLeft {
 		table := &fakeTable{}
 		c := newCleaner(table)
 		var endpoints []string
@@ -490,9 +490,13 @@ func TestRemoving(t *testing.T) {
 	tcp.Ports[0].Protocol = state.TCP
 	var c *Cleaner
 	var waits []<-chan struct{}
+	exact, exactWaits := service("c", "192.168.0.1:30000", "10.1.0.3:53"), 0 // at an address that serves the node port
 	removing := func() {
-		done := c.Removing(one)
-		if done == nil || c.Removing(other) != nil || c.Removing(tcp) != nil || c.Removing(nil) != nil {
+		if c.Removing(nil, exact) != nil {
+			exactWaits++
+		}
+		done := c.Removing(nil, one)
+		if done == nil || c.Removing(nil, other) != nil || c.Removing(nil, tcp) != nil || c.Removing(nil, nil) != nil {
 			t.Fatal("flows of one are being deleted, but that is not reported, or for others too")
 		}
 		select {
@@ -505,8 +509,11 @@ func TestRemoving(t *testing.T) {
 	c = newCleaner(&hookedTable{Table: &fakeTable{}, deleting: removing})
 	c.Note(one, nil)
 	mustClean(t, c, 0)
-	if len(waits) != 2 || c.Removing(one) != nil {
-		t.Errorf("%d deletions, want those for an address and a node port; after them one must wait: %v", len(waits), c.Removing(one) != nil)
+	if len(waits) != 2 || c.Removing(nil, one) != nil {
+		t.Errorf("%d deletions, want those for an address and a node port; after them one must wait: %v", len(waits), c.Removing(nil, one) != nil)
+	}
+	if exactWaits != 1 {
+		t.Errorf("a frontend at an address of the node waits for %d deletions, want one", exactWaits)
 	}
 	for _, done := range waits {
 		<-done

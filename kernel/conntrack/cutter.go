@@ -133,7 +133,7 @@ func (c *Cutter) Close() {
 func (c *Cutter) Begin(changes ...Note) {
 	c.committing <- struct{}{}
 	for _, n := range changes {
-		if removed := c.cleaner.Removing(n.New); removed != nil {
+		if removed := c.cleaner.Removing(n.Old, n.New); removed != nil {
 			c.await(removed)
 			return // the next removal begins after the commit
 		}

@@ -1,80 +1,90 @@
 package conntrack
 
 import (
-	"iter"
 	"net/netip"
 	"slices"
 
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// ranges is what the Cleaner knows of ranges of ports. A flow to a range keeps its port, so that an endpoint of a range has port 0. A single port within a
-// range has flows of its own, which the range does not judge.
+// ranges is what the Cleaner knows of ranges of UDP ports, and of the single ports that win over them. A flow to a range keeps its port, so that an endpoint of a
+// range has port 0.
 type ranges struct {
-	// at is how many UDP ranges an address has.
-	at map[netip.Addr]int
-	// singles are the single UDP ports of these addresses. Those that other services had when an address got its first range are missing until all is
-	// noted again.
-	singles map[state.FrontendKey]struct{}
+	// at has who serves each range, by its address.
+	at map[netip.Addr]map[state.FrontendKey]serving
+	// singles are all single ports, with their services. A range does not judge their flows.
+	singles map[state.FrontendKey]state.ServiceName
 	// pending are the pending ranges by where they are. stale is set if they have changed.
 	pending map[state.FrontendKey][]state.FrontendKey
 	stale   bool
 }
 
+func newRanges() ranges {
+	return ranges{at: map[netip.Addr]map[state.FrontendKey]serving{}, singles: map[state.FrontendKey]state.ServiceName{}, stale: true}
+}
+
 // note takes down which UDP frontends a service had and has.
 func (r *ranges) note(before, after map[state.FrontendKey]serving) {
-	for f := range before {
+	for f, s := range before {
 		if _, stays := after[f]; stays {
 			continue
 		}
-		if f.LastPort == 0 {
+		// Another service may have taken it.
+		if r.singles[f] == s.owner {
 			delete(r.singles, f)
-		} else if r.at[f.Addr]--; r.at[f.Addr] <= 0 {
+		}
+		if r.at[f.Addr][f].owner == s.owner {
+			delete(r.at[f.Addr], f)
+		}
+		if len(r.at[f.Addr]) == 0 {
 			delete(r.at, f.Addr)
 		}
 	}
-	for f := range after {
-		if _, was := before[f]; !was && f.LastPort != 0 {
-			r.has(f)
-		}
+	for f, s := range after {
+		r.add(f, s)
 	}
-	r.noteSingles(after)
 }
 
-func (r *ranges) has(f state.FrontendKey) {
-	if r.at == nil {
-		r.at, r.singles = map[netip.Addr]int{}, map[state.FrontendKey]struct{}{}
-	}
-	r.at[f.Addr]++
-}
-
-func (r *ranges) noteSingles(frontends map[state.FrontendKey]serving) {
-	if len(r.at) == 0 {
+func (r *ranges) add(f state.FrontendKey, s serving) {
+	if f.LastPort == 0 {
+		r.singles[f] = s.owner
 		return
 	}
-	for f := range frontends {
-		if f.LastPort == 0 && r.at[f.Addr] > 0 {
-			r.singles[f] = struct{}{}
-		}
+	if r.at[f.Addr] == nil {
+		r.at[f.Addr] = map[state.FrontendKey]serving{}
 	}
+	s.endpoints = slices.Clone(s.endpoints) // without the room of all routes
+	r.at[f.Addr][f] = s
 }
 
-// noteAll takes down the frontends of all services.
-func (r *ranges) noteAll(services iter.Seq[*state.Service]) {
-	*r = ranges{stale: true}
-	for s := range services {
-		for p, f := range s.Frontends() {
-			if p.Protocol == state.UDP && f.LastPort != 0 {
-				r.has(p.Key(f))
-			}
+// single reports whether a single UDP port exists.
+func (r *ranges) single(f state.FrontendKey) bool {
+	_, exists := r.singles[f]
+	return exists
+}
+
+// covers reports whether a range has a port, which it serves unless a single port does.
+func (r *ranges) covers(to netip.AddrPort) bool {
+	for f := range r.at[to.Addr()] {
+		if f.Has(to.Port()) {
+			return true
 		}
 	}
-	if len(r.at) == 0 {
-		return
+	return false
+}
+
+// serve reports whether an endpoint of a range answers a UDP flow.
+func (r *ranges) serve(flow Flow) bool {
+	dst, src := flow.Orig.Dst, flow.Reply.Src
+	if src.Port() != dst.Port() {
+		return false
 	}
-	for s := range services {
-		r.noteSingles(frontends(s))
+	for f, s := range r.at[dst.Addr()] {
+		if f.Has(dst.Port()) && s.has(netip.AddrPortFrom(src.Addr(), 0)) {
+			return true
+		}
 	}
+	return false
 }
 
 // whereOf returns the key under which a range, or a flow, is found.
@@ -98,14 +108,16 @@ func (c *Cleaner) wrongInRange(flow Flow) (wrong bool) {
 	}
 	dst, src := flow.Orig.Dst, flow.Reply.Src
 	to := state.FrontendKey{Family: flow.Family, Protocol: flow.Protocol, Addr: dst.Addr(), Port: dst.Port()}
-	if _, single := c.ranges.singles[to]; single || src.Port() != dst.Port() {
+	if src.Port() != dst.Port() || c.isSingle(to) {
 		return false
 	}
 	from := netip.AddrPortFrom(src.Addr(), 0)
 	for _, f := range c.ranges.pending[whereOf(to)] {
+		if !f.Has(dst.Port()) {
+			continue
+		}
 		s := c.pending[f]
 		switch {
-		case !f.Has(dst.Port()):
 		case flow.Protocol != state.UDP:
 			return flow.Unconnected && src == dst
 		case s.has(from):
@@ -113,8 +125,15 @@ func (c *Cleaner) wrongInRange(flow Flow) (wrong bool) {
 		case src == dst:
 			wrong = wrong || s.untranslated || s.anybody
 		default:
-			wrong = wrong || s.anybody || slices.Contains(s.gone, from)
+			wrong = wrong || s.anybody || slices.Contains(s.left, from)
 		}
 	}
 	return wrong
+}
+
+// isSingle reports whether a UDP port at an address is a single port, perhaps a NodePort.
+func (c *Cleaner) isSingle(to state.FrontendKey) bool {
+	nodePort := to
+	nodePort.Addr = netip.Addr{}
+	return c.ranges.single(to) || c.ranges.single(nodePort) && c.servesNodePorts(to.Addr)
 }
