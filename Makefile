@@ -36,7 +36,7 @@ MINUTES ?= 20
 FIPS ?= v1.0.0
 
 .DEFAULT_GOAL := help
-.PHONY: published apidiff upgrade-grid quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets test-pods demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards alerts recipes dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare scale explained proof balance soak histories-windows test-windows differential-windows clean test-arch test-arch-machine test-fips
+.PHONY: published apidiff upgrade-grid quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets test-pods cluster-edge demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards alerts recipes dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare scale explained proof proof-edge balance soak histories-windows test-windows differential-windows clean test-arch test-arch-machine test-fips
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,12 +87,22 @@ manifests: ## Check the image, the chart and the manifests in deploy/ with the c
 	@cd deploy && $(GO) vet ./... && $(GO) test -count=1 ./...
 	@cd release && $(GO) vet ./... && $(GO) test -count=1 ./...
 
-# containerd and runc; runc needs a C compiler, pkg-config and libseccomp-dev.
-test-pods: export SWITCHYARD_TEST_NODE_PROGRAMS = $(CURDIR)/.cache/containerd
-test-pods: upstream ## Run the pods of the chart with kubelet, containerd and runc (root; 4 minutes more the first time)
+# containerd, runc and plugins for pods' networks; runc needs a C compiler, pkg-config and libseccomp-dev.
+.PHONY: node-programs
+node-programs: upstream
 	@mkdir -p .cache/containerd && cd deploy/test/containerd && $(GO) build -trimpath -tags seccomp -o $(CURDIR)/.cache/containerd/ tool
 	@$(MAKE) image VERSION=test
+
+test-pods: export SWITCHYARD_TEST_NODE_PROGRAMS = $(CURDIR)/.cache/containerd
+test-pods: node-programs ## Run the pods of the chart with kubelet, containerd and runc (root; 4 minutes more the first time)
 	@cd deploy && $(GO) test -count=1 -v -run TestPods ./test
+
+cluster-edge: export SWITCHYARD_TEST_NODE_PROGRAMS = $(CURDIR)/.cache/containerd
+cluster-edge: node-programs ## Run the chart with the edge on a cluster of three nodes, and Kubernetes' own e2e tests (root; curl, netcat-openbsd, wget; 10 minutes)
+	@cd test/e2e/upstream && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(CURDIR)/.cache/upstream/ tool && \
+		CGO_ENABLED=0 $(GO) test -c -trimpath -ldflags '-s -w' -o $(CURDIR)/.cache/upstream/e2e.test ./e2e
+	@cd test/dns && CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(CURDIR)/.cache/upstream/ ./coredns
+	@cd deploy && $(GO) test -count=1 -timeout 20m -v -parallel 8 -run TestClusterEdge ./test
 
 budgets: ## Fill all budgets in a cgroup with the shipped limit of memory, in each mode (root; an hour; MEMORY=1000 is the limit in MiB)
 	@cd deploy && SWITCHYARD_TEST_BUDGET_MEMORY=$(or $(MEMORY),1000) $(GO) test -count=1 -timeout 4h -v -run TestBudgetsFitTheMemoryLimit ./test/confine
@@ -116,6 +126,9 @@ test: check unit consumer boards alerts dns page manifests ## Check and test eve
 suite: build ## Run the conformance suite through the program that has one dataplane only (DATAPLANE=nftables, ebpf, ipvs, iptables or userspace; SUITE='--run load'; root)
 	@CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/switchyard-$(DATAPLANE)
 	@sh scripts/suite.sh $(DATAPLANE) $(SUITE)
+
+suite-edge: ## Run the whole conformance suite with the edge in front of modes nftables and ebpf (root; 3 minutes)
+	@$(GO) test -count=1 -vet=off -timeout $(TIMEOUT) -run '^TestNodesConformance$$' ./internal/edge -whole
 
 proof-kernel: ## Inject faults in that machine, and count the outcome of connections (DATAPLANE=ipvs)
 	@RUN=proof DATAPLANE=$(if $(filter nftables,$(DATAPLANE)),ipvs,$(DATAPLANE)) bash scripts/kernel-test.sh
@@ -288,10 +301,10 @@ man: build ## Write man pages, shell completions and a page of all commands into
 site: man ## Make a site of docs/ in bin/site, with search; links that lead nowhere fail (npm)
 	@bash tools/site/build.sh
 
-bench: ## Measure; figures on stdout, as JSON lines or as benchstat reads them, and tables on stderr
+bench: ## Measure; figures on stdout, as JSON lines or as benchstat reads them, and tables on stderr (the last part, edge, needs root)
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/bench ./test/cmd/bench
 	@echo "== every part of Switchyard, on $$(nproc) CPUs, Linux $$(uname -r)" >&2
-	@set -e; for part in brain store nftables balance tenants memory page api churn relay scaling; do bin/bench $$part; done
+	@set -e; for part in brain store nftables balance tenants memory page api churn relay scaling edge; do bin/bench $$part; done
 
 repairs: ## Have other programs take rules away in SEQUENCES=200 random bursts of commits, in mode iptables, and measure until they are back (VARIANT=nft or legacy)
 	@VARIANT=$(VARIANT) $(GO) test ./backend/iptables -run '^$$' -bench ForeignCommits -benchtime $(SEQUENCES)x -timeout $(TIMEOUT)
@@ -384,6 +397,9 @@ proof: ## Inject faults into Switchyard under load; writes docs/proof.md (SCALE=
 	@echo "== Switchyard, $(DATAPLANE)"
 	@$(GO) run ./test/cmd/proof -dataplane $(DATAPLANE) -scale $(SCALE) -out $(PROOF_PAGE) \
 		$$(if [ -e .cache/proof-upstream.json ]; then echo -beside .cache/proof-upstream.json; fi)
+
+proof-edge: ## Inject faults into a cluster with the edge under 1,000 open connections; writes docs/proof-edge.md (5 minutes; SCALE=1; an idle machine)
+	@$(GO) run ./test/cmd/proof -edge -scale $(SCALE) -out docs/proof-edge.md
 
 balance: ## Compare where 20,000 connections go in each mode with weights, refused shares and hashes, and time clients of silent endpoints (3 minutes; MODES=nftables,ebpf; root, or user namespaces)
 	@$(GO) run ./test/cmd/balance -modes "$(MODES)"

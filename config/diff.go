@@ -131,6 +131,7 @@ var effects = map[string]effect{
 	"edge.mtu":                           effectLive,
 	"edge.tableSize":                     effectLive,
 	"edge.maxSlots":                      effectLive,
+	"edge.trustNetwork":                  effectLive,
 	"edge.drain":                         effectLive,
 	"services.allowedExternalIPs":        effectLive,
 	"services.nodeExternalIPs":           effectLive,

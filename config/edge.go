@@ -43,6 +43,10 @@ type Edge struct {
 	// How long connections that were handed over go on after their frontend has left the edge, or after the edge is turned
 	// off. 0: they end at once.
 	Drain Duration `json:"drain"`
+	// Leaves out the check whether the network takes packets that this node sends from the addresses of Services. Without
+	// the check, nobody notices a network that drops answers to clients. Set it if clients get their answers, and other
+	// nodes do not.
+	TrustNetwork bool `json:"trustNetwork"`
 }
 
 // EdgeMode is how connections are handed over to other nodes. Empty means none.

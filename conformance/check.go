@@ -66,13 +66,9 @@ func Names(d Dataplane) []string {
 
 // items are all that there is to check. The stories are files in dir.
 func items(d Dataplane, dir string) (list []item) {
-	entries, err := stories.ReadDir("stories")
-	if err != nil {
-		panic(err) // they are embedded
-	}
-	for _, e := range entries {
-		file := filepath.Join(dir, e.Name())
-		list = append(list, item{"stories/" + strings.TrimSuffix(e.Name(), ".txtar"), func(ctx context.Context, d Dataplane) (string, Outcome) {
+	for _, name := range storiesOf(d) {
+		file := filepath.Join(dir, name)
+		list = append(list, item{"stories/" + strings.TrimSuffix(name, ".txtar"), func(ctx context.Context, d Dataplane) (string, Outcome) {
 			params := storyParams(ctx, "", d)
 			params.Files = []string{file}
 			t := &recorder{}
@@ -100,7 +96,7 @@ func Check(ctx context.Context, d Dataplane, o CheckOptions) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if err := unpack(dir); err != nil {
+	if err := unpack(dir, d); err != nil {
 		return err
 	}
 	d = d.withClaims()
@@ -195,16 +191,26 @@ func (r *recorder) Run(_ string, f func(testscript.T)) {
 	<-done
 }
 
-// unpack writes the stories to files, since testscript reads only those.
-func unpack(dir string) error {
+// storiesOf returns the names of the files of a dataplane's stories.
+func storiesOf(d Dataplane) (names []string) {
 	entries, err := stories.ReadDir("stories")
 	if err != nil {
-		return err
+		panic(err) // they are embedded
 	}
+	for _, e := range entries {
+		if d.Edge || !strings.HasPrefix(e.Name(), "edge_") {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
+
+// unpack writes the stories of a dataplane to files, since testscript reads only those.
+func unpack(dir string, d Dataplane) error {
 	var errs []error
-	for _, entry := range entries {
-		data, err := stories.ReadFile("stories/" + entry.Name())
-		errs = append(errs, err, os.WriteFile(filepath.Join(dir, entry.Name()), data, 0o600))
+	for _, name := range storiesOf(d) {
+		data, err := stories.ReadFile("stories/" + name)
+		errs = append(errs, err, os.WriteFile(filepath.Join(dir, name), data, 0o600))
 	}
 	return errors.Join(errs...)
 }

@@ -34,6 +34,7 @@ type cluster struct {
 	// partEntries is as in backend.RunOptions.
 	partEntries int
 	config      brain.Config // of the store
+	inEdge      []string     // names of the nodes that take part in the edge
 	store       *store.Store
 	api         API
 	endSource   context.CancelFunc
@@ -61,6 +62,8 @@ type clusterOptions struct {
 	masqueradeAll bool
 	nodeHealth    brain.NodeHealth
 	partEntries   int // as in backend.RunOptions
+	// inEdge are the names of the nodes that take part in the edge. Default: the node under test. Only if the dataplane has one.
+	inEdge []string
 }
 
 // newCluster starts a cluster that has nodes, but no services. Once ctx ends, it waits for its dataplane no longer, and goes on until it is closed.
@@ -83,6 +86,13 @@ func newCluster(ctx context.Context, d Dataplane, o clusterOptions) (*cluster, e
 	}
 	c := &cluster{ctx: ctx, dataplane: d, settings: o.settings, lab: l, recorder: recorder, output: output, partEntries: o.partEntries, changed: make(chan struct{})}
 	c.config = brain.Config{NodeName: l.Node().Name, LocalDetector: o.detector, NodePorts: o.nodePorts, MasqueradeAll: o.masqueradeAll, NodeHealth: o.nodeHealth}
+	if d.Edge {
+		c.inEdge = o.inEdge
+		if c.inEdge == nil {
+			c.inEdge = []string{l.Node().Name}
+		}
+		c.config.Edge = brain.Edge{Enabled: true, Kinds: edgeKinds}
+	}
 	c.store = store.New(store.Options{Brain: c.config, Logger: o.settings.Logger})
 	if err := c.follow(d.NewAPI); err != nil {
 		return nil, errors.Join(err, c.closeLab())
@@ -209,7 +219,7 @@ func (c *cluster) closeLab() error { return errors.Join(c.recorder.Close(), c.la
 
 // update changes objects and waits until the dataplane shows them.
 func (c *cluster) update(set []model.Object, deleted []model.Ref) error {
-	if err := c.api.Update(set, deleted); err != nil {
+	if err := c.api.Update(c.withEdge(set), deleted); err != nil {
 		return err
 	}
 	return c.wait()
@@ -332,10 +342,17 @@ func (f refusingFeed) Next(ctx context.Context, after state.Revision) (*state.Up
 	defer f.cluster.mu.Unlock()
 	return changed(u, func(s *state.Service) bool { return f.cluster.refused[s.Name] > 0 }, func(s *state.Service) {
 		for i := range s.Ports {
-			for _, r := range s.Ports[i].Routes() {
+			p := &s.Ports[i]
+			if p.Edge != nil {
+				p.Edge = new(*p.Edge) // others have it, too
+			}
+			for _, r := range p.Routes() {
 				if r.Weighted() {
 					r.Refused = f.cluster.refused[s.Name]
 				}
+			}
+			if p.Edge != nil && p.Edge.Local.Weighted() {
+				p.Edge.Local.Refused = f.cluster.refused[s.Name]
 			}
 		}
 	}), nil

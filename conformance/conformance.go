@@ -56,6 +56,10 @@ type Dataplane struct {
 	// SharesTables says that the dataplane's rules are in iptables-nft's tables of nf_tables, together with other
 	// programs' rules. It leaves the other rules alone, but a listing of such a table shows more.
 	SharesTables bool
+	// Edge says that the node takes part in the edge ([state.Edge]). It takes packets that other nodes hand over, at UDP port [EdgePort].
+	// The stories named edge_* are about that, and are left out otherwise. In all others and in the histories, the edge takes what it can. That is each port
+	// for clients outside whose endpoints are all on the node. Where such a port would be masqueraded, the servers must see the client.
+	Edge bool
 	// Detector is how the node recognizes pods in stories that do not say, in the words of their command cluster, such as node-cidr or
 	// prefix:pod. Default: cluster-cidr.
 	Detector string
@@ -67,6 +71,9 @@ type Dataplane struct {
 	// claims are checked at the end of stories, and of histories.
 	claims *claims
 }
+
+// EdgePort is where nodes of the cluster take packets that others hand over, if they take part in the edge.
+const EdgePort = 7635
 
 // API keeps the objects of a cluster.
 type API interface {

@@ -11,7 +11,7 @@ import (
 
 // StoryParams are for tests of the stories themselves.
 func StoryParams(t *testing.T, d Dataplane) testscript.Params {
-	return storyParams(t.Context(), unpacked(t), d)
+	return storyParams(t.Context(), unpacked(t, d), d)
 }
 
 // Tracked returns d with its claims tracked, and what reports those that have not shown.

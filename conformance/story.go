@@ -28,7 +28,7 @@ func RunStories(t *testing.T, d Dataplane) {
 	if note := d.noSCTP(); note != "" {
 		fmt.Fprintln(os.Stderr, note)
 	}
-	testscript.Run(t, storyParams(t.Context(), unpacked(t), d.tracked(t)))
+	testscript.Run(t, storyParams(t.Context(), unpacked(t, d), d.tracked(t)))
 }
 
 func storyParams(ctx context.Context, dir string, d Dataplane) testscript.Params {
@@ -57,11 +57,11 @@ func storyParams(ctx context.Context, dir string, d Dataplane) testscript.Params
 	}
 }
 
-// unpacked returns a directory with the stories.
-func unpacked(t *testing.T) string {
+// unpacked returns a directory with the stories of a dataplane.
+func unpacked(t *testing.T, d Dataplane) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := unpack(dir); err != nil {
+	if err := unpack(dir, d); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -163,6 +163,8 @@ func commands() map[string]func(ts *testscript.TestScript, neg bool, args []stri
 		"address":         (*story).address,
 		"leak-loopback":   (*story).leakLoopback,
 		"tunnel":          (*story).tunnel,
+		"hand-over":       (*story).handOver,
+		"stray":           (*story).stray,
 		"restart":         (*story).restart,
 		"stop-dataplane":  (*story).stopDataplane,
 		"start-dataplane": (*story).startDataplane,

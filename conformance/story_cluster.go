@@ -25,7 +25,7 @@ import (
 )
 
 // startCluster: cluster [detect=none|cluster-cidr|node-cidr|prefix:P|bridge:DEV] [masquerade-all] [limit-icmp] [node-health]
-// [node-ports=primary|all|CIDR,...].
+// [node-ports=primary|all|CIDR,...] [edge=NODE,...].
 func (s *story) startCluster(ts *testscript.TestScript, args []string) error {
 	if s.cluster != nil {
 		return errors.New("there is one already")
@@ -43,6 +43,8 @@ func (s *story) startCluster(ts *testscript.TestScript, args []string) error {
 			o.lab.LimitICMP = true
 		case "detect":
 			detect = value
+		case "edge":
+			o.inEdge = strings.Split(value, ",")
 		case "node-ports":
 			addrs, err := parseNodePorts(value)
 			if err != nil {

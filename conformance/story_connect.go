@@ -427,6 +427,10 @@ func (s *story) checkSource(host *topology.Host, proto state.Protocol, dst netip
 		}
 		ok = slices.Contains(host.Addrs, source) || source == want.from
 	case "node":
+		if s.cluster.handsOver(host, proto, dst) {
+			ok = slices.Contains(host.Addrs, source)
+			break
+		}
 		ok = slices.Contains(node, source)
 	default:
 		return fmt.Errorf("source=%s: use kept or node", want.source)

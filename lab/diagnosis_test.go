@@ -374,6 +374,7 @@ func TestNothingIsFoundInSamples(t *testing.T) {
 		"../examples/black-hole":    nil,
 		"../examples/slow-endpoint": nil,
 		"../examples/rtp-range":     nil,
+		"../examples/edge":          nil,
 		"../deploy/kustomize/base":  nil,
 		"../deploy/kustomize/relay": nil,
 		inputsOfTestdata(t):         nil,

@@ -40,6 +40,8 @@ type result struct {
 	// servers counts the answers by server.
 	servers map[string]int
 	source  sourceSeen
+	// handedOver is how many connections the edge has handed over to other nodes.
+	handedOver int
 	// p50 is the median time to the outcome.
 	p50 time.Duration
 	// surprises are sentences about deviations from the oracle, none if there are none.
@@ -92,6 +94,7 @@ func judge(c call, answers []topology.Answer, servers directory, nodeAddrs []net
 	if want == topology.Answered && outcomes[topology.Answered] > 0 {
 		r.judgeServers(servers)
 		r.judgeSources(answers, servers, nodeAddrs)
+		r.countHandedOver(answers, servers)
 	}
 	return r
 }
@@ -149,11 +152,11 @@ func (r *result) judgeServers(servers directory) {
 
 // judgeSources: an endpoint sees the node's address exactly if its connections are masqueraded. An endpoint that is the
 // node itself always sees the client, because Linux does not replace the source of packets to the node itself. Where
-// the node relays, all see the node.
+// the node relays, all see the node. Where the edge takes the connections, all see the client.
 func (r *result) judgeSources(answers []topology.Answer, servers directory, nodeAddrs []netip.Addr) {
 	masquerade := make(map[string]bool)
 	for _, choice := range r.expect.Choices {
-		masquerade[servers.name(&r.call, choice.Endpoint)] = r.relayed || choice.Masquerade && !slices.Contains(nodeAddrs, choice.Endpoint.Addr())
+		masquerade[servers.name(&r.call, choice.Endpoint)] = r.relayed || choice.Masquerade && !r.taken() && !slices.Contains(nodeAddrs, choice.Endpoint.Addr())
 	}
 	described := make(map[string]bool)
 	for _, a := range answers {

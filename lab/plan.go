@@ -29,6 +29,9 @@ type call struct {
 	silent map[netip.Addr]bool
 	// relayed is set if endpoints see the node's address in any case.
 	relayed bool
+	// elsewhere are endpoints on other nodes. It is nil if the edge does not take the connections. Otherwise, it hands those to these endpoints over, and
+	// all endpoints see the client.
+	elsewhere map[netip.Addr]bool
 }
 
 // client is one that connects to Services.

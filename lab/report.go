@@ -43,10 +43,12 @@ type jsonPath struct {
 	// Servers counts the answers of each server.
 	Servers map[string]int `json:"servers,omitempty"`
 	// Source is whose address the servers saw: kept, node or mixed.
-	Source    string   `json:"source,omitempty"`
-	P50Micros int64    `json:"p50Micros"`
-	OK        bool     `json:"ok"`
-	Surprises []string `json:"surprises,omitempty"`
+	Source string `json:"source,omitempty"`
+	// HandedOver is how many connections went to other nodes by the edge. It is absent if the edge does not take the connections.
+	HandedOver *int     `json:"handedOver,omitempty"`
+	P50Micros  int64    `json:"p50Micros"`
+	OK         bool     `json:"ok"`
+	Surprises  []string `json:"surprises,omitempty"`
 }
 
 // report writes the round in a format.
@@ -60,9 +62,13 @@ func (v *view) report(out io.Writer, format string, errs []error, strict bool) e
 	r := jsonReport{Inputs: v.inputs, OK: v.verdict(errs, strict) == nil, Errors: texts(errs), Findings: append([]diagnosis.Finding{}, v.findings...), Warnings: v.notes, Skipped: v.skipped, Names: v.names, Paths: []jsonPath{}}
 	for i := range v.results {
 		c := &v.results[i]
+		var over *int
+		if c.taken() {
+			over = &c.handedOver
+		}
 		r.Paths = append(r.Paths, jsonPath{
 			Service: c.service.Name.String(), Frontend: kindName(c.kind), Protocol: c.packet.Protocol.String(), Address: c.packet.Dst.String(), Client: clientName(c.packet.From),
-			Outcome: c.outcome.String(), Servers: c.servers, Source: c.source.String(), P50Micros: c.p50.Microseconds(), OK: len(c.surprises) == 0, Surprises: c.surprises,
+			Outcome: c.outcome.String(), Servers: c.servers, Source: c.source.String(), HandedOver: over, P50Micros: c.p50.Microseconds(), OK: len(c.surprises) == 0, Surprises: c.surprises,
 		})
 	}
 	var text bytes.Buffer

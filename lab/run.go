@@ -39,6 +39,9 @@ type Options struct {
 	// Dataplane makes the dataplane of the calling thread's network namespace, which is the namespace of the node
 	// under test in l. It must be usable from any thread afterwards. Required.
 	Dataplane func(l *topology.Lab) (Dataplane, error)
+	// Edge has three nodes hand connections from outside over to each other, as Services ask for it by the annotation switchyard.net/edge. Dataplane must
+	// know packets of the edge by EdgeMark, as nftables does. It needs what [EdgeAvailable] asks for.
+	Edge bool
 	// Relays says that the dataplane connects to endpoints of TCP and UDP itself, so that they see the node's address.
 	Relays bool
 	// Out gets the table. Required.
@@ -265,6 +268,8 @@ type view struct {
 	took     time.Duration
 	// hooked is how many connections were translated at their sockets; nil without hooks.
 	hooked *uint64
+	// handedOver is how many connections were handed over to other nodes; nil without the edge.
+	handedOver *int
 	// names are what DNS answers for Services without a cluster IP.
 	names    []string
 	findings []diagnosis.Finding
@@ -308,7 +313,11 @@ func clean(lines []string) []string {
 
 // title says what runs, and where there is a page about it.
 func (v *view) title(p palette) string {
-	text := fmt.Sprintf("  %s: %s, %s on two nodes; clients: a pod, the node, one outside", v.inputs, diagnosis.Count(v.services, "service"), diagnosis.Count(v.pods, "pod"))
+	nodes := "two nodes"
+	if v.handedOver != nil {
+		nodes = "three nodes with the edge"
+	}
+	text := fmt.Sprintf("  %s: %s, %s on %s; clients: a pod, the node, one outside", v.inputs, diagnosis.Count(v.services, "service"), diagnosis.Count(v.pods, "pod"), nodes)
 	if v.page != "" {
 		text += "; page: " + v.page
 	}
@@ -376,7 +385,7 @@ func (v *view) summary(p palette, width int) []string {
 	for i := range v.results {
 		bad += min(len(v.results[i].surprises), 1)
 	}
-	made := fmt.Sprintf(" (%s in %.1fs%s)", diagnosis.Count(v.calls, "connection"), v.took.Seconds(), v.byHooks())
+	made := fmt.Sprintf(" (%s in %.1fs%s)", diagnosis.Count(v.calls, "connection"), v.took.Seconds(), v.byHooks()+v.byEdge())
 	verdict := p.good("✓") + fmt.Sprintf(" all %d paths are as they must be", len(v.results)) + made
 	if bad > 0 {
 		verdict = p.bad(fmt.Sprintf("✗ %d of %d paths are not as they must be", bad, len(v.results))) + made
@@ -390,6 +399,14 @@ func (v *view) byHooks() string {
 		return ""
 	}
 	return fmt.Sprintf(", %d of them translated at sockets", *v.hooked)
+}
+
+// byEdge returns what the edge did in the round.
+func (v *view) byEdge() string {
+	if v.handedOver == nil {
+		return ""
+	}
+	return fmt.Sprintf(", %d of them handed over", *v.handedOver)
 }
 
 // sctpNote is the view's text on kernels without SCTP.

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/admin/ui"
 	"github.com/switchyard-net/switchyard/internal/diagnosis"
+	"github.com/switchyard-net/switchyard/internal/edge"
 	"github.com/switchyard-net/switchyard/internal/explain"
 	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/kubeconv"
@@ -26,23 +26,23 @@ import (
 	"github.com/switchyard-net/switchyard/lab/minicluster"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
-	"github.com/switchyard-net/switchyard/store"
 	"github.com/switchyard-net/switchyard/test/oracle"
 	"github.com/switchyard-net/switchyard/test/probe"
 )
 
-// session is a lab with the whole pipeline in it, from the store to the kernel.
+// session is a lab with the whole pipeline in it, from the store to the kernel. With the edge, the other nodes have one as well:
+//
+//	                          ┌── store ── dataplane ── edge   node under test, where packets of the client come in
+//	manifests ── objects of ──┼── store ── nftables ─── edge   other node  ┐ take packets that
+//	             the cluster  └── store ── nftables ─── edge   third node  ┘ are handed over
+//
+// Only the node under test is judged, explained and shown.
 type session struct {
-	options Options
-	stage   *stage
-	// dataplane is nil if it could not be made.
-	dataplane Dataplane
-	store     *store.Store
-	sink      model.Sink
-	refs      []model.Ref // that the store has
-	stop      context.CancelFunc
-	done      sync.WaitGroup
-	status    status
+	options   Options
+	stage     *stage
+	*pipeline             // of the node under test
+	pipelines []*pipeline // of all nodes
+	refs      []model.Ref // that the stores have
 
 	cluster *minicluster.Cluster
 	world   *oracle.World
@@ -64,45 +64,49 @@ func newSession(ctx context.Context, o Options, pods int) (*session, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	stage, err := newStage(ctx, pods)
+	stage, err := newStage(ctx, pods, o.Edge)
 	if err != nil {
 		return nil, err
 	}
 	stage.relays = o.Relays
-	s := &session{options: o, stage: stage, stop: func() {}, began: time.Now()}
-	s.status.init()
-	err = stage.lab.Node().Do(func() (err error) {
-		s.dataplane, err = o.Dataplane(stage.lab)
-		return err
-	})
-	if err != nil {
-		s.dataplane = nil // it may be a typed nil
-		return nil, errors.Join(err, s.close())
+	s := &session{options: o, stage: stage, began: time.Now()}
+	names := nodeNames[:1]
+	if o.Edge {
+		names = nodeNames
 	}
-	s.store = store.New(store.Options{Brain: brain.Config{
-		NodeName: nodeName, LocalDetector: state.LocalDetector{ClusterCIDRs: stage.podCIDRs()}, NodePorts: state.NodePortAddresses{Primary: true},
-	}, Logger: o.Logger})
-	s.sink = s.store.Source("lab")
-	ctx, s.stop = context.WithCancel(ctx)
-	s.done.Go(func() {
-		s.status.fail(backend.Run(ctx, s.store, s.dataplane, backend.RunOptions{Logger: o.Logger, OnStatus: s.status.set, OnAttempt: s.changes.Attempted}))
-	})
+	for _, name := range names {
+		p := &pipeline{node: name}
+		s.pipelines = append(s.pipelines, p)
+		if name == nodeName {
+			s.pipeline = p
+			err = p.start(ctx, &o, stage, s.changes.Attempted)
+		} else {
+			err = p.start(ctx, o.elsewhere(ctx), stage, nil)
+		}
+		if err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+	}
 	return s, nil
 }
 
-// close stops the pipeline and removes the lab.
+// close stops the pipelines and removes the lab.
 func (s *session) close() error {
-	s.stop()
-	s.done.Wait()
-	var err error
-	if s.dataplane != nil {
-		err = s.dataplane.Close()
+	var errs []error
+	for _, p := range s.pipelines {
+		errs = append(errs, p.close())
 	}
-	return errors.Join(err, s.stage.close())
+	return errors.Join(append(errs, s.stage.close())...)
 }
 
-// failed is why the pipeline has ended, nil if it runs.
-func (s *session) failed() error { return s.status.failed() }
+// failed is why a pipeline has ended, nil if all run.
+func (s *session) failed() error {
+	var errs []error
+	for _, p := range s.pipelines {
+		errs = append(errs, p.status.failed())
+	}
+	return errors.Join(errs...)
+}
 
 // apply makes the lab run the manifests and waits until the dataplane shows them. The error reports what could not be done; the
 // rest has been.
@@ -133,14 +137,28 @@ func (s *session) apply(ctx context.Context, in *inputs.Loaded) error {
 		}
 	}
 	s.refs = refs
-	s.sink.Update(set, gone)
-	if first {
-		s.sink.Complete()
+	for _, p := range s.pipelines {
+		p.sink.Update(set, gone)
+		if first {
+			p.sink.Complete()
+		}
 	}
 	facts := factsOf(in, cluster)
 	s.facts.Store(facts)
 	s.findings = diagnose(in, cluster, s.store, facts)
-	return errors.Join(append(errs, s.status.wait(ctx, s.store.Snapshot().Revision()))...)
+	for _, p := range s.pipelines {
+		err := p.wait(ctx)
+		if err != nil && s.edge != nil {
+			err = fmt.Errorf("%s: %w", p.node, err)
+		}
+		errs = append(errs, err)
+	}
+	if s.edge != nil {
+		for _, node := range s.stage.lab.Nodes() { // of earlier rounds, which a node would go on with if a client uses their ports again
+			errs = append(errs, node.Forget())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // located returns what a cluster refuses, with the places of the fields and in their order.
@@ -195,6 +213,9 @@ func (s *session) convert(c *minicluster.Cluster) ([]model.Object, error) {
 		case *model.EndpointSlice:
 			s.world.Slices = append(s.world.Slices, o)
 		case *model.Node:
+			if s.options.Edge {
+				o.Edge = fmt.Sprintf("v1,%d", edge.DefaultPort) // as a node says so itself, once it takes packets
+			}
 			s.world.Nodes = append(s.world.Nodes, o)
 		case *model.Namespace:
 			s.world.Namespaces = append(s.world.Namespaces, o)
@@ -219,6 +240,7 @@ func (s *session) round(ctx context.Context) *view {
 	calls, note := withoutSCTP(plan(s.world, s.stage.clients(), s.stage.lab.Node().Addrs, backend.FeaturesOf(s.dataplane)))
 	v := &view{inputs: s.options.Inputs.String(), followed: s.options.Inputs.Followed(), services: len(s.cluster.Services), pods: len(s.cluster.Pods), findings: s.findings, names: namesWithoutIP(s.world),
 		revision: s.store.Snapshot().Revision()}
+	s.handsOver(calls)
 	if note != "" {
 		v.notes = append(v.notes, note)
 	}
@@ -229,8 +251,14 @@ func (s *session) round(ctx context.Context) *view {
 	if after := s.hooked(); after != nil {
 		v.hooked = new(*after - *before)
 	}
+	if s.edge != nil {
+		v.handedOver = new(int)
+	}
 	for i := range v.results {
 		v.calls += v.results[i].connections
+		if s.edge != nil {
+			*v.handedOver += v.results[i].handedOver
+		}
 	}
 	return v
 }

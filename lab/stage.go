@@ -19,11 +19,11 @@ import (
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
-// The names of the lab's nodes, for manifests that name them. The first is the one under test.
-const (
-	nodeName  = "node-a"
-	otherName = "node-b"
-)
+// nodeName is the name of the node under test, for manifests that name it.
+const nodeName = "node-a"
+
+// nodeNames are the names of all nodes, as in [topology.Lab.Nodes]. The third one is there with the edge only.
+var nodeNames = []string{nodeName, "node-b", "node-c"}
 
 // silentLabel has a pod answer nothing, as on a node that has lost its power, if its value is "true".
 const silentLabel = "lab.switchyard.net/silent"
@@ -55,8 +55,12 @@ type outsideServer struct {
 // manyPods are more than the ranges of a lab have addresses for, which are 239 on each node.
 const manyPods = 400
 
-func newStage(ctx context.Context, pods int) (*stage, error) {
+// newStage builds a lab for a number of pods, with a third node if it is for the edge.
+func newStage(ctx context.Context, pods int, edge bool) (*stage, error) {
 	var o topology.Options
+	if edge {
+		o.ThirdPodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.128.0/18"), netip.MustParsePrefix("fd00:10:244:3::/64")}
+	}
 	if pods > manyPods {
 		o.NodePodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/18"), netip.MustParsePrefix("fd00:10:244:1::/64")}
 		o.OtherPodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.64.0/18"), netip.MustParsePrefix("fd00:10:244:2::/64")}
@@ -75,16 +79,23 @@ func newStage(ctx context.Context, pods int) (*stage, error) {
 func (s *stage) close() error { return s.lab.Close() }
 
 func (s *stage) clusterOptions() minicluster.Options {
-	return clusterOptions(s.lab.Options(), s.lab.Node().Addrs, s.lab.OtherNode().Addrs)
+	var addrs [][]netip.Addr
+	for _, node := range s.lab.Nodes() {
+		addrs = append(addrs, node.Addrs)
+	}
+	return clusterOptions(s.lab.Options(), addrs...)
 }
 
 // clusterOptions describe the cluster of a lab with nodes at some addresses.
-func clusterOptions(o topology.Options, node, other []netip.Addr) minicluster.Options {
+func clusterOptions(o topology.Options, nodes ...[]netip.Addr) minicluster.Options {
+	zones := []string{"zone-a", "zone-b", "zone-c"}
+	podCIDRs := [][]netip.Prefix{o.NodePodCIDRs, o.OtherPodCIDRs, o.ThirdPodCIDRs}
+	var list []minicluster.Node
+	for i, addrs := range nodes {
+		list = append(list, minicluster.Node{Name: nodeNames[i], Zone: zones[i], Addrs: addrs, PodCIDRs: podCIDRs[i]})
+	}
 	return minicluster.Options{
-		Nodes: []minicluster.Node{
-			{Name: nodeName, Zone: "zone-a", Addrs: node, PodCIDRs: o.NodePodCIDRs},
-			{Name: otherName, Zone: "zone-b", Addrs: other, PodCIDRs: o.OtherPodCIDRs},
-		},
+		Nodes:        list,
 		ServiceCIDRs: o.ServiceCIDRs,
 		LoadBalancerCIDRs: []netip.Prefix{
 			netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8:0:2::/64"),
@@ -94,7 +105,7 @@ func clusterOptions(o topology.Options, node, other []netip.Addr) minicluster.Op
 
 func (s *stage) podCIDRs() []netip.Prefix {
 	o := s.lab.Options()
-	return slices.Concat(o.NodePodCIDRs, o.OtherPodCIDRs)
+	return slices.Concat(o.NodePodCIDRs, o.OtherPodCIDRs, o.ThirdPodCIDRs)
 }
 
 func (s *stage) clients() []client {
@@ -145,20 +156,20 @@ func (s *stage) apply(c *minicluster.Cluster) (directory, error) {
 
 func serverName(owner string, port uint16) string { return fmt.Sprintf("%s|%d", owner, port) }
 
+// node returns a node by its name.
+func (s *stage) node(name string) *topology.Host { return s.lab.Nodes()[slices.Index(nodeNames, name)] }
+
 // hostOf returns the host whose network a pod has.
 func (s *stage) hostOf(name string, p minicluster.Pod) *topology.Host {
-	switch {
-	case !p.HostNetwork:
-		return s.lab.Pod(name)
-	case p.Node == nodeName:
-		return s.lab.Node()
+	if p.HostNetwork {
+		return s.node(p.Node)
 	}
-	return s.lab.OtherNode()
+	return s.lab.Pod(name)
 }
 
 func (s *stage) start(name string, p minicluster.Pod) error {
 	if !p.HostNetwork {
-		if _, err := s.lab.AddPod(topology.PodOptions{Name: name, OtherNode: p.Node != nodeName, Addrs: p.Addrs}); err != nil {
+		if _, err := s.lab.AddPod(topology.PodOptions{Name: name, Node: s.node(p.Node), Addrs: p.Addrs}); err != nil {
 			return err
 		}
 	}
@@ -282,7 +293,7 @@ func (s *stage) ownedByPod(addr netip.Addr) bool {
 }
 
 func (s *stage) worldHost(addr netip.Addr) *topology.Host {
-	for _, h := range []*topology.Host{s.lab.Node(), s.lab.OtherNode()} {
+	for _, h := range s.lab.Nodes() {
 		if slices.Contains(h.Addrs, addr) {
 			return h
 		}

@@ -33,8 +33,10 @@ type row struct {
 	first   *result // of its clients
 	clients []probe.Client
 	servers map[string]int
-	p50     time.Duration
-	good    bool
+	// handedOver is how many connections were handed over to other nodes.
+	handedOver int
+	p50        time.Duration
+	good       bool
 	// again is set if the row above is about the same frontend.
 	again bool
 }
@@ -53,7 +55,7 @@ func groups(results []result) []group {
 			continue
 		}
 		again := len(g.rows) > 0 && sameFrontend(g.rows[len(g.rows)-1].first, r)
-		g.rows = append(g.rows, row{first: r, clients: []probe.Client{r.packet.From}, servers: maps.Clone(r.servers), p50: r.p50,
+		g.rows = append(g.rows, row{first: r, clients: []probe.Client{r.packet.From}, servers: maps.Clone(r.servers), handedOver: r.handedOver, p50: r.p50,
 			good: len(r.surprises) == 0, again: again})
 	}
 	return list
@@ -76,7 +78,7 @@ func sameFrontend(a, b *result) bool {
 func (o *row) joins(r *result) bool {
 	sameServers := maps.EqualFunc(o.first.servers, r.servers, func(int, int) bool { return true }) || r.sticks()
 	return sameFrontend(o.first, r) && o.first.outcome == r.outcome && o.first.source == r.source && sameServers &&
-		o.good == (len(r.surprises) == 0)
+		o.first.taken() == r.taken() && o.good == (len(r.surprises) == 0)
 }
 
 func (o *row) add(r *result) {
@@ -84,6 +86,7 @@ func (o *row) add(r *result) {
 	for name, n := range r.servers {
 		o.servers[name] += n
 	}
+	o.handedOver += r.handedOver
 	o.p50 = max(o.p50, r.p50)
 }
 
@@ -98,6 +101,8 @@ type table struct {
 // columns are the widths of the columns. The answers' column gets the width that the others leave.
 type columns struct {
 	kind, proto, addr, from, source, p50, answers int
+	// edge is 0 if the edge takes no row.
+	edge int
 	// stacked puts frontends on lines of their own, because the terminal is too narrow for all columns.
 	stacked bool
 }
@@ -112,6 +117,9 @@ func (t table) columns(list []group) columns {
 			c.addr = max(c.addr, len(o.first.packet.Dst.String()))
 			c.from = max(c.from, len(clientNames(o.clients)))
 			c.proto = max(c.proto, len(o.first.packet.Protocol.String()))
+			if o.first.taken() {
+				c.edge = max(len(edgeHeader), len(o.byEdge()))
+			}
 		}
 	}
 	needed := barWidth + minLegend
@@ -123,6 +131,9 @@ func (t table) columns(list []group) columns {
 	}
 	// The margin, and the spaces before and after the columns, with the mark at the end.
 	c.answers = max(t.width, minWidth) - (2 + c.frontendWidth() + c.from + 2 + 1 + c.source + 1 + c.p50 + 2)
+	if c.edge > 0 {
+		c.answers -= c.edge + 1
+	}
 	if c.answers < barWidth+minLegend {
 		c.stacked = true
 		c.answers += c.frontendWidth() - 2
@@ -152,7 +163,7 @@ func (t table) lines(list []group) []string {
 // header names the columns.
 func (t table) header(list []group) string {
 	c := t.columns(list)
-	return t.paint.dim(c.join("  "+c.frontend("FRONTEND", "", "ADDRESS"), "FROM", pad("ANSWERED BY", c.answers), "SOURCE", "P50"))
+	return t.paint.dim(c.join("  "+c.frontend("FRONTEND", "", "ADDRESS"), "FROM", pad("ANSWERED BY", c.answers), "SOURCE", edgeHeader, "P50"))
 }
 
 // item is a part of the table below the header.
@@ -198,7 +209,10 @@ func (c *columns) frontend(kind, proto, addr string) string {
 }
 
 // join makes a line of its parts; answers have their width already.
-func (c *columns) join(frontend, from, answers, source, p50 string) string {
+func (c *columns) join(frontend, from, answers, source, edge, p50 string) string {
+	if c.edge > 0 {
+		source = fmt.Sprintf("%-*s %-*s", c.source, source, c.edge, edge)
+	}
 	return fmt.Sprintf("%s%-*s  %s %-*s %*s", frontend, c.from, from, answers, c.source, source, c.p50, p50)
 }
 
@@ -324,8 +338,22 @@ func (t table) row(o *row, c columns, names *naming, again bool) []string {
 	if !o.good {
 		mark = t.paint.bad("✗")
 	}
-	line := c.join("  "+c.frontend(kind, proto, addr), clientNames(o.clients), t.answers(o, c.answers, names), o.first.source.String(), o.latency())
+	line := c.join("  "+c.frontend(kind, proto, addr), clientNames(o.clients), t.answers(o, c.answers, names), o.first.source.String(), o.byEdge(), o.latency())
 	return append(lines, line+" "+mark)
+}
+
+// edgeHeader is above how many connections the edge has handed over, of those that it takes.
+const edgeHeader = "HANDED OVER"
+
+func (o *row) byEdge() string {
+	if !o.first.taken() || o.first.outcome != topology.Answered {
+		return ""
+	}
+	total := 0
+	for _, n := range o.servers {
+		total += n
+	}
+	return fmt.Sprintf("%d of %d", o.handedOver, total)
 }
 
 func (o *row) latency() string {

@@ -12,6 +12,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/admin/adminserver"
 	"github.com/switchyard-net/switchyard/internal/admin/ui"
 	"github.com/switchyard-net/switchyard/internal/admin/view"
+	"github.com/switchyard-net/switchyard/internal/edge/programs"
 	"github.com/switchyard-net/switchyard/internal/explain"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/state"
@@ -76,6 +77,12 @@ func (a adminSource) Status() *view.Status {
 	for _, p := range a.n.health.Problems() {
 		s.Problems = append(s.Problems, view.Problem{Part: p.Part, Message: p.Message, Fault: p.Fault})
 	}
+	if e := a.n.edge(); e != nil {
+		s.Edge = &view.Edge{
+			Ports: e.Ports, Left: e.Left, Draining: e.Draining,
+			HandedOver: e.Packets[programs.HandedOver.String()], TakenIn: e.Packets[programs.TakenIn.String()],
+		}
+	}
 	return s
 }
 
@@ -132,6 +139,7 @@ func (a adminSource) Explain(ctx context.Context, from explain.From, to explain.
 			answer.Lack(service, missing)
 		}
 		a.prove(answer)
+		a.n.handOver(answer, service)
 	}
 	return answers, err
 }

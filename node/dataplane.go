@@ -75,8 +75,10 @@ type DataplaneOptions struct {
 	// onHNSFailure is [winkernel.Options].OnFailure.
 	onHNSFailure func(winkernel.Failure)
 
-	// announce tells other nodes the port at which this one takes packets, 0 if it takes none. It does not wait, and may be nil.
-	announce func(port uint16)
+	// announce tells other nodes the port at which this one takes packets, 0 if it takes none. It does not wait, and reports whether this process can tell them.
+	// saw notes the port that they see. Both may be nil where there is no edge.
+	announce func(port uint16) (can bool)
+	saw      func(port uint16)
 
 	// commit is [ipvs.Options].Commit. scheduled is the option Scheduled of the other dataplanes that run with IPVS.
 	commit    func(fn func() error) error

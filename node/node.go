@@ -277,6 +277,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 		}
 		n.degraded.log, n.degraded.can, n.degraded.mode = n.log, func() state.Features { return backend.FeaturesOf(n.inUse()) }, n.proxyMode
 		n.reconciler = backend.NewReconciler(n.dataplane)
+		n.warnEdge(o.Config)
 	}
 	n.health = n.newHealth()
 	if n.answersPorts() {
@@ -306,7 +307,7 @@ func (n *Node) openDataplane(ctx context.Context, chosen *dataplane) (Dataplane,
 		relayFiles: n.files.relay, memory: n.o.Memory,
 		Logger: n.log, Program: n.o.Program, TakeOver: n.o.TakeOver, OnFlowsCut: n.registry.Conntrack,
 		TCPLingers: n.o.States == nil, OnResets: n.registry.Resets, OnProbe: func(r nftables.ProbeResult) { n.registry.Probe(r.String()) }, OnEjections: n.registry.Ejections, OnIPTablesRules: n.registry.IPTablesRules,
-		onHNSFailure: n.countHNSFailure, OnProgress: n.progressed, announce: n.announce,
+		onHNSFailure: n.countHNSFailure, OnProgress: n.progressed, announce: n.announce, saw: n.announcer.Saw,
 	}
 	switch {
 	case n.o.Dataplane != nil:

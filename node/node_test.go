@@ -301,7 +301,7 @@ func TestDataplaneOfOnesOwn(t *testing.T) {
 		t.Errorf("a service that cannot be programmed is no problem: %s", text)
 	}
 	other := *c
-	other.NFTables.MasqueradeBit = 3
+	other.NFTables.MasqueradeBit, other.Edge.Mode = 3, config.EdgeTCX
 	for _, next := range []*config.Config{&other, &other} {
 		if err := n.Reconfigure(next); err != nil {
 			t.Error(err)
@@ -317,6 +317,9 @@ func TestDataplaneOfOnesOwn(t *testing.T) {
 		default:
 			t.Error("the states did not get the configuration")
 		}
+	}
+	if text := get(t, c.HealthzBindAddress, "/healthz"); !strings.Contains(text, "edge.mode is tcx, and this dataplane hands no connections over: set it to none") {
+		t.Errorf("an edge that does nothing is no problem: %s", text)
 	}
 	stop()
 	<-m.closed

@@ -53,6 +53,10 @@ func (n *Node) reconfigure(now *config.Config) error {
 	if err != nil {
 		return err
 	}
+	if !now.Edge.Enabled() { // while this one still serves what others hand over
+		stay := n.leaveEdge(n.group.ctx)
+		defer stay()
+	}
 	if old.origin == to && n.sameWay(was, now) {
 		err = old.adapt(n, was, now)
 	} else {
@@ -63,6 +67,7 @@ func (n *Node) reconfigure(now *config.Config) error {
 	}
 	n.config.Store(now)
 	n.warnCounters(now)
+	n.warnEdge(now)
 	if n.o.ReplaceKubeProxy && (was.Linux.Conntrack != now.Linux.Conntrack || was.Linux.OOMScoreAdj != now.Linux.OOMScoreAdj) {
 		SetUp(now, n.log)
 	}

@@ -48,6 +48,7 @@ func (n *Node) newHealth() *healthz.Health {
 	add("dataplane", n.status.faults)
 	add("tables", n.status.drift)
 	h.AddProblems("services", n.status.problems)
+	h.AddProblems("edge", n.edgeProblems)
 	h.AddProblems("conntrack", func() []error {
 		if err := ctusage.Problem(); err != nil {
 			return []error{err}

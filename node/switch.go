@@ -213,7 +213,7 @@ func (s *switchable) openBase(ctx context.Context, c *config.Config) (*nftablesD
 		return nil, err
 	}
 	s.need(config.ModeNFTables)
-	base := &nftablesDataplane{b, s.o, newEntry(s.o)}
+	base := &nftablesDataplane{b, s.o, newEntry(s.o, s.inside)}
 	base.entry.reconfigure(c)
 	unfollow := s.follow(base)
 	s.mu.Lock()

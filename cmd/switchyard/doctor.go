@@ -26,6 +26,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/admin/doctor"
 	adminv1 "github.com/switchyard-net/switchyard/internal/admin/v1"
 	"github.com/switchyard-net/switchyard/internal/admin/view"
+	"github.com/switchyard-net/switchyard/internal/edge"
 	"github.com/switchyard-net/switchyard/internal/kernel/leftovers"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/internal/kernel/nodelock"
@@ -122,6 +123,14 @@ func (o *doctorOptions) run(cmd *cobra.Command) error {
 		BaseChains:    baseChains,
 		HealthAddress: o.health.String(),
 		Health:        func(ctx context.Context) (doctor.Health, error) { return askHealth(ctx, o.health.AddrPort, o.timeout) },
+	}
+	if c.Edge.Enabled() {
+		n.EdgeMode = string(c.Edge.Mode)
+	}
+	if runtime.GOOS == "linux" {
+		n.EdgeAvailable = func() error {
+			return edge.Available(edge.Settings{Mark: 1 << c.Edge.MarkBit, TableSize: int(c.Edge.TableSize), XDP: c.Edge.Mode == config.EdgeXDP})
+		}
 	}
 	connection, ok, err := operatorConnection(c, o.master)
 	if ok || err != nil {

@@ -48,7 +48,7 @@ kind of client, each policy that applies, and every endpoint with the reason why
 or not. It also shows whose address the server sees, and how answers come back. It needs no rights
 on the node.
 
-FROM is pod/NAMESPACE/NAME, node, outside or an IP address. TO is one of these:
+FROM is pod/NAMESPACE/NAME, node, outside or an IP address, maybe with a port. TO is one of these:
 
     svc/NAMESPACE/NAME[:PORT]         a Service; PORT is a name or a number, and all ports count without it
     NAMESPACE/NAME[:PORT]             the same

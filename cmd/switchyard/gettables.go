@@ -239,6 +239,9 @@ func writeStatus(w io.Writer, s *view.Status) error {
 	if s.Failed > 0 {
 		line("failed", "%d services cannot be programmed", s.Failed)
 	}
+	if e := s.Edge; e != nil {
+		line("edge", "hands over new connections of %d ports; %d ports left to nftables, %d frontends draining; %d packets handed over, %d taken in", e.Ports, e.Left, e.Draining, e.HandedOver, e.TakenIn)
+	}
 	line("healthy", "%s", yesNo(!unwell(s)))
 	for _, p := range s.Problems {
 		line(map[bool]string{true: "fault", false: "problem"}[p.Fault], "%s: %s", p.Part, p.Message)

@@ -3,7 +3,6 @@
 package test
 
 import (
-	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
@@ -13,25 +12,22 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -43,6 +39,45 @@ import (
 
 // nodePrograms is an environment variable with the directory of containerd, ctr, containerd-shim-runc-v2 and runc. `make test-pods` sets it.
 const nodePrograms = "SWITCHYARD_TEST_NODE_PROGRAMS"
+
+// The configuration of the programs of a node. DIR is the node's directory, and PROGRAMS is where the programs are.
+const (
+	containerdConfig = `version = 3
+root = "DIR/root"
+state = "DIR/state"
+[grpc]
+address = "DIR/containerd.sock"
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = "localhost/pause:test"
+[plugins.'io.containerd.cri.v1.runtime']
+restrict_oom_score_adj = true # as where nobody may lower it
+[plugins.'io.containerd.cri.v1.runtime'.cni]
+conf_dir = "DIR/cni"
+bin_dirs = ["PROGRAMS"]
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+BinaryName = "PROGRAMS/runc"
+`
+	kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+containerRuntimeEndpoint: unix://DIR/containerd.sock
+authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+failSwapOn: false
+failCgroupV1: false
+cgroupDriver: cgroupfs
+cgroupsPerQOS: false
+enforceNodeAllocatable: []
+evictionHard: {imagefs.available: "0%", imagefs.inodesFree: "0%", nodefs.available: "0%", nodefs.inodesFree: "0%"}
+imageGCHighThresholdPercent: 100
+localStorageCapacityIsolation: false
+volumePluginDir: DIR/plugins
+podLogsDir: DIR/logs
+clusterDNS: [10.99.0.10]
+clusterDomain: cluster.local
+`
+)
 
 const (
 	nodeName = "node-1"
@@ -131,43 +166,13 @@ func startNode(t *testing.T, programs string) *node {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	n.write("containerd.toml", `version = 3
-root = "DIR/root"
-state = "DIR/state"
-[grpc]
-address = "DIR/containerd.sock"
-[plugins.'io.containerd.cri.v1.images'.pinned_images]
-sandbox = "localhost/pause:test"
-[plugins.'io.containerd.cri.v1.runtime']
-restrict_oom_score_adj = true # as where nobody may lower it
-[plugins.'io.containerd.cri.v1.runtime'.cni]
-conf_dir = "DIR/cni"
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
-runtime_type = "io.containerd.runc.v2"
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-BinaryName = "PROGRAMS/runc"
-`)
-	n.write("kubelet.yaml", `apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-containerRuntimeEndpoint: unix://DIR/containerd.sock
-authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
-authorization: {mode: AlwaysAllow}
-failSwapOn: false
-failCgroupV1: false
-cgroupDriver: cgroupfs
-cgroupsPerQOS: false
-enforceNodeAllocatable: []
-evictionHard: {imagefs.available: "0%", imagefs.inodesFree: "0%", nodefs.available: "0%", nodefs.inodesFree: "0%"}
-imageGCHighThresholdPercent: 100
-localStorageCapacityIsolation: false
-volumePluginDir: DIR/plugins
-podLogsDir: DIR/logs
-`)
+	n.write("containerd.toml", containerdConfig)
+	n.write("kubelet.yaml", kubeletConfig)
 	t.Cleanup(n.unmount)
 	n.start("containerd", filepath.Join(programs, "containerd"), "--config", filepath.Join(n.dir, "containerd.toml"))
 	await.Until(t, "containerd", func() bool { _, err := n.ctr("version"); return err == nil }, func() any { return processes.Tail(filepath.Join(n.dir, "containerd.log")) })
 	t.Cleanup(n.endContainers)
-	n.importImage(n.pause())
+	n.importImage(pauseImage(t, n.dir, "localhost/pause:test"))
 	n.importImage("../../bin/switchyard-image.tar")
 	upstream, err := controlplane.Binary()
 	if err != nil {
@@ -184,9 +189,15 @@ podLogsDir: DIR/logs
 
 func (n *node) write(file, text string) {
 	n.t.Helper()
-	text = strings.NewReplacer("DIR", n.dir, "PROGRAMS", n.programs).Replace(text)
-	if err := os.WriteFile(filepath.Join(n.dir, file), []byte(text), 0o600); err != nil {
-		n.t.Fatal(err)
+	writeConfig(n.t, filepath.Join(n.dir, file), text, n.dir, n.programs)
+}
+
+// writeConfig writes a configuration with the directories of a node.
+func writeConfig(t *testing.T, path, text, dir, programs string) {
+	t.Helper()
+	text = strings.NewReplacer("DIR", dir, "PROGRAMS", programs).Replace(text)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -234,72 +245,33 @@ func (n *node) importImage(file string) {
 	}
 }
 
-// pause writes the image of the container that holds a pod's namespaces.
-func (n *node) pause() string {
-	n.t.Helper()
-	binary := filepath.Join(n.dir, "pause")
-	build := exec.Command("go", "build", "-o", binary, "./testdata/pause")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		n.t.Fatalf("%v: %s", err, out)
-	}
-	text, err := os.ReadFile(binary)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	var files bytes.Buffer
-	w := tar.NewWriter(&files)
-	err = w.WriteHeader(&tar.Header{Name: "pause", Mode: 0o755, Size: int64(len(text))})
-	_, err2 := w.Write(text)
-	if err := errors.Join(err, err2, w.Close()); err != nil {
-		n.t.Fatal(err)
-	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(files.Bytes())), nil })
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	image, err := mutate.AppendLayers(empty.Image, layer)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	file, err := image.ConfigFile()
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	file.OS, file.Architecture, file.Config.Entrypoint = "linux", runtime.GOARCH, []string{"/pause"}
-	if image, err = mutate.ConfigFile(image, file); err != nil {
-		n.t.Fatal(err)
-	}
-	path := filepath.Join(n.dir, "pause.tar")
-	if err := tarball.WriteToFile(path, name.MustParseReference("localhost/pause:test"), image); err != nil {
-		n.t.Fatal(err)
-	}
-	return path
-}
-
-// resources are the resources of the chart's kinds.
+// resources are the resources of the kinds that the chart and the cluster have.
 var resources = map[string]schema.GroupVersionResource{
 	"ConfigMap":          corev1.SchemeGroupVersion.WithResource("configmaps"),
 	"ServiceAccount":     corev1.SchemeGroupVersion.WithResource("serviceaccounts"),
 	"DaemonSet":          appsv1.SchemeGroupVersion.WithResource("daemonsets"),
+	"Deployment":         appsv1.SchemeGroupVersion.WithResource("deployments"),
+	"Service":            corev1.SchemeGroupVersion.WithResource("services"),
 	"ClusterRole":        rbacv1.SchemeGroupVersion.WithResource("clusterroles"),
 	"ClusterRoleBinding": rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"),
 	"Role":               rbacv1.SchemeGroupVersion.WithResource("roles"),
 	"RoleBinding":        rbacv1.SchemeGroupVersion.WithResource("rolebindings"),
+
+	"ValidatingAdmissionPolicy":        admissionv1.SchemeGroupVersion.WithResource("validatingadmissionpolicies"),
+	"ValidatingAdmissionPolicyBinding": admissionv1.SchemeGroupVersion.WithResource("validatingadmissionpolicybindings"),
 }
 
-// resource returns what the object of a chart is changed by.
-func (n *node) resource(t *testing.T, all objects, key string) dynamic.ResourceInterface {
+// resourceOf returns what an object of the chart is changed by.
+func resourceOf(t *testing.T, client dynamic.Interface, o *unstructured.Unstructured) dynamic.ResourceInterface {
 	t.Helper()
-	o := all[key]
 	r, ok := resources[o.GetKind()]
 	if !ok {
 		t.Fatalf("the chart has a %s: add it to resources", o.GetKind())
 	}
 	if o.GetNamespace() == "" {
-		return n.dynamic.Resource(r)
+		return client.Resource(r)
 	}
-	return n.dynamic.Resource(r).Namespace(o.GetNamespace())
+	return client.Resource(r).Namespace(o.GetNamespace())
 }
 
 func (n *node) install(t *testing.T, v values) objects {
@@ -311,7 +283,7 @@ func (n *node) install(t *testing.T, v values) objects {
 	}
 	all := read(t, text)
 	for key, o := range all {
-		if _, err := n.resource(t, all, key).Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
+		if _, err := resourceOf(t, n.dynamic, o).Create(t.Context(), o, metav1.CreateOptions{}); err != nil {
 			t.Fatalf("%s: %v", key, err)
 		}
 	}
@@ -322,7 +294,7 @@ func (n *node) install(t *testing.T, v values) objects {
 func (n *node) uninstall(t *testing.T, all objects) {
 	t.Helper()
 	for key, o := range all {
-		err := n.resource(t, all, key).Delete(t.Context(), o.GetName(), metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)})
+		err := resourceOf(t, n.dynamic, o).Delete(t.Context(), o.GetName(), metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)})
 		if err != nil {
 			t.Errorf("%s: %v", key, err)
 		}

@@ -180,7 +180,7 @@ func TestConvertingBackNamesWhatIsLost(t *testing.T) {
 	}
 	want := []string{
 		"acceptAnnotationsOf", "adminBindAddress", "allowModeFallback", "api.clientCAFile", "api.listen", "api.names", "api.socketMode", "api.socketUsers", "api.tlsCertFile", "api.tlsKeyFile", "configHardFail",
-		"ebpf.cgroupPath", "ebpf.meshPorts", "ebpf.namespaceMap", "ebpf.pods", "edge.drain", "edge.frontends", "edge.interfaces", "edge.markBit", "edge.maxSlots", "edge.mode", "edge.mtu", "edge.port", "edge.services", "edge.tableSize", "ejection.enabled", "ejection.probeTimeout", "ipFamilyPolicy", "iptables.masqueradeBit", "ipvs.masqueradeBit", "nftables.counters", "nftables.masqueradeBit",
+		"ebpf.cgroupPath", "ebpf.meshPorts", "ebpf.namespaceMap", "ebpf.pods", "edge.drain", "edge.frontends", "edge.interfaces", "edge.markBit", "edge.maxSlots", "edge.mode", "edge.mtu", "edge.port", "edge.services", "edge.tableSize", "edge.trustNetwork", "ejection.enabled", "ejection.probeTimeout", "ipFamilyPolicy", "iptables.masqueradeBit", "ipvs.masqueradeBit", "nftables.counters", "nftables.masqueradeBit",
 		"nftables.maxAffinityClients", "nodeHealth.enabled", "nodeHealth.ignoreAbovePercent", "nodeHealth.notReadyAfter", "nodeIPOverride", "ping", "resetConnectionsToRemovedEndpoints", "serviceProxyName", "services.allowedExternalIPs", "services.maxEntries",
 		"services.maxEntriesPerNamespace", "services.maxEntriesPerNode", "services.nodeExternalIPs", "uiBindAddress", "userspace.dialAttempts",
 		"userspace.dialTimeout", "userspace.drainTimeout", "userspace.ejectAfterFailures", "userspace.ejectionTime", "userspace.listen",

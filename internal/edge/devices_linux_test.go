@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -76,6 +77,9 @@ func TestSeveralDevices(t *testing.T) {
 		if repaired, err := l.edges["a"].Verify(); repaired != 1 || err != nil {
 			t.Errorf("with the device again: %d repaired, %v", repaired, err)
 		}
+		must(t, l.hosts["vlan"].nl.NeighDel(&netlink.Neigh{ // the new device may have another hardware address
+			LinkIndex: l.device("vlan", second).Attrs().Index, Family: unix.AF_INET, IP: net.ParseIP("198.51.101.1"),
+		}))
 		if r, err := l.ask("vlan", "tcp", at(vips[0], webPort)); err != nil || !r.kept() {
 			t.Errorf("by the VLAN again: %+v, %v", r, err)
 		}
@@ -140,6 +144,7 @@ func TestXDP(t *testing.T) {
 		for _, node := range nodeNames {
 			l.edge(node, func(s *edge.Settings) { s.XDP = node == "a" })
 		}
+		l.settle()
 		if s := l.edges["a"].Status(); !slices.Equal(s.Driver, []string{"eth0"}) {
 			t.Skipf("the driver does not take programs: %+v", s)
 		}

@@ -42,6 +42,8 @@ type Settings struct {
 	XDP bool
 	// Drain is how long connections of frontends go on that the edge no longer serves. Netfilter of this node serves new ones then. 0 lets go of them at once.
 	Drain time.Duration
+	// TrustNetwork leaves out the check whether the network takes answers to clients.
+	TrustNetwork bool
 	// NodePortAddresses are the addresses on which NodePorts are served where the state does not say.
 	NodePortAddresses state.NodePortAddresses
 	// Logger takes what an operator may want to know. Default: discard.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -39,6 +40,9 @@ type Edge struct {
 	lacking error
 	timer   *time.Timer
 	prober  prober
+	network network
+	// silent is the list of Silent.
+	silent atomic.Pointer[[]string]
 }
 
 // frontendsPerTable is how many frontends of each family there is room for, for each table.
@@ -73,7 +77,7 @@ func Open(s Settings) (*Edge, error) {
 	if err != nil {
 		return nil, fmt.Errorf("edge: %w", err)
 	}
-	e := &Edge{settings: s, attached: map[string]*programs.Attached{}}
+	e := &Edge{settings: s, attached: map[string]*programs.Attached{}, network: newNetwork()}
 	if e.ns, err = namespace.Current(); err != nil {
 		return nil, fmt.Errorf("edge: %w", err)
 	}
@@ -92,6 +96,7 @@ func (e *Edge) load() (err error) {
 		settings: &e.settings, v4: e.maps.Maps["frontends4"], v6: e.maps.Maps["frontends6"], nodePortsVar: e.maps.Variables["node_ports"], peers: e.peers,
 		ranges:   plan.NewRanges(e.settings.MaxSlots, e.settings.TableSize),
 		services: map[state.ServiceName]*state.Service{}, byName: map[PortName]*port{}, frontends: map[state.FrontendKey]*frontend{}, left: map[PortName]error{}, earlier: map[plan.Number]bool{},
+		shares: map[uint32]int{},
 	}
 	e.ports.slots, err = bpfarray.Of(e.maps.Maps["slots"])
 	return err
@@ -127,12 +132,16 @@ func (e *Edge) apply(u *state.Update, failed map[state.ServiceName]error, again 
 		cluster, err = e.peers.extend(u.Node)
 		e.ports.refused = err
 	}
+	for _, name := range u.Gone(maps.Keys(e.network.samples)) {
+		e.network.sample(name, nil)
+	}
 	for _, name := range u.Gone(maps.Keys(e.ports.services)) {
 		if failed[name] == nil {
 			err = errors.Join(err, e.ports.replace(name, nil, now))
 		}
 	}
 	for _, record := range u.Changed {
+		e.network.sample(record.Name, record)
 		if failed[record.Name] == nil {
 			err = errors.Join(err, e.ports.replace(record.Name, record, now))
 		}
@@ -341,7 +350,7 @@ func (e *Edge) Slot(protocol state.Protocol, client, frontend netip.AddrPort) (s
 		key.Addr = netip.Addr{}
 		f = e.ports.frontends[key]
 	}
-	if f == nil || !f.until.IsZero() {
+	if f == nil || !f.until.IsZero() || f.port.waits {
 		return s, false
 	}
 	s.Of = e.settings.TableSize

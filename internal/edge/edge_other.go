@@ -32,6 +32,12 @@ func (*Edge) Verify() (repaired int, err error) { return 0, errUnsupported }
 // Status returns that the edge is off.
 func (*Edge) Status() Status { return Status{Reason: errUnsupported} }
 
+// Silent returns nothing.
+func (*Edge) Silent() []string { return nil }
+
+// CheckNetwork returns nothing.
+func (*Edge) CheckNetwork() error { return nil }
+
 // Stats fails: the edge needs Linux.
 func (*Edge) Stats() (Stats, error) { return Stats{}, errUnsupported }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/internal/edge"
@@ -96,7 +97,7 @@ func TestForgedEncapsulation(t *testing.T) {
 	send("client", b[1], header(1, 0, 0), packet)
 	counted(programs.Foreign, 2)
 	for _, bad := range [][]byte{
-		header(2, 0, 0), header(0, 0, 0), header(1, 4, 0), header(1, 253, 0), // an unknown version, and hops that there are not
+		header(2, 0, 0), header(0, 0, 0), header(1, 4, 0), header(1, 251, 0), // an unknown version, and hops that there are not
 		nil, // the packet is taken for a header
 	} {
 		send("a", b[0], bad, packet)
@@ -202,6 +203,9 @@ func alone(t testing.TB, change ...func(*edge.Settings)) *edge.Edge {
 	ns := netnstest.New(t)
 	needPrograms(t)
 	netnstest.Outward(t, ns, "198.51.100.1/24", "2001:db8:0:2::1/64")
+	for _, node := range nodeNames[1:] {
+		answerProbes(t, ns, nodeIPs(node)[0])
+	}
 	s := edge.Settings{Mark: mark, TableSize: 251, MaxSlots: 4 * 251, Drain: drain}
 	for _, c := range change {
 		c(&s)
@@ -214,6 +218,36 @@ func alone(t testing.TB, change ...func(*edge.Settings)) *edge.Edge {
 		}
 	})
 	return e
+}
+
+// answerProbes stands in for the edge of another node, which answers probes.
+func answerProbes(t testing.TB, ns *netns.NS, addr netip.Addr) {
+	t.Helper()
+	netnstest.Do(t, ns, func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		own := &netlink.Addr{IPNet: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(32, 32)}}
+		if err := errors.Join(netlink.LinkSetUp(lo), netlink.AddrReplace(lo, own)); err != nil {
+			return err
+		}
+		conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at(addr, edge.DefaultPort)))
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { conn.Close() })
+		go func() {
+			for buf := make([]byte, 64); ; {
+				n, from, err := conn.ReadFromUDPAddrPort(buf)
+				if errors.Is(err, net.ErrClosed) {
+					return
+				}
+				_, _ = conn.WriteToUDPAddrPort(buf[:n], from)
+			}
+		}()
+		return nil
+	})
 }
 
 // aNode is a node with peers: itself, b and c.

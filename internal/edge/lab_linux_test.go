@@ -21,6 +21,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/internal/edge"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/await"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 )
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 //
 // Packets for virtual addresses come in at one node. Nothing of a lab outlives its test.
 type lab struct {
-	t     *testing.T
+	t     testing.TB
 	hosts map[string]*host
 	// family is the family of the first address of each node, and so between nodes.
 	family state.Family
@@ -91,7 +92,7 @@ func podCIDRs(node string) []netip.Prefix {
 }
 
 // newLab builds a lab in which endpoints run on pods. All nodes have the rules of netfilter, and no edge yet.
-func newLab(t *testing.T, family state.Family, pods ...string) *lab {
+func newLab(t testing.TB, family state.Family, pods ...string) *lab {
 	t.Helper()
 	netnstest.Need(t)
 	needPrograms(t)
@@ -436,6 +437,15 @@ func (l *lab) on(shares map[string]uint32, change ...func(*edge.Settings)) {
 	l.shares = shares
 	for _, node := range nodeNames {
 		l.edge(node, change...)
+	}
+	l.settle()
+}
+
+// settle waits until no node counts as silent: on a busy machine, the first edge probes others for long before the last one is there.
+func (l *lab) settle() {
+	l.t.Helper()
+	for node, e := range l.edges {
+		await.Until(l.t, "all nodes answer node "+node, func() bool { return len(e.Status().Left) == 0 }, func() any { return e.Status() })
 	}
 }
 

@@ -48,9 +48,9 @@ type peer struct {
 	port uint16
 	// takesPart is set if it serves shares, and reachable if this node has an address of one of its families.
 	takesPart, reachable bool
-	// took is set if it has taken part, now or before. probed is set if it counts whether it answers probes, and missed is how many it has not answered in a row.
-	took, probed bool
-	missed       int
+	// took is set if it has taken part, now or before.
+	took   bool
+	probes probes
 	// addrs are its primary addresses.
 	addrs []netip.Addr
 }
@@ -206,8 +206,8 @@ func (p *peers) number(o, own *state.Peer, c *cluster) error {
 		e.port, e.took = o.Port, true
 	case e.port == 0:
 		e.port = p.settings.Port // it may hand packets over, and gets those back that nobody knows
-	case !e.probed: // it still has connections, and is there as far as anybody knows
-		e.probed, e.missed = true, 0
+	case !e.probes.on: // it still has connections, and is there as far as anybody knows
+		e.probes = probes{on: true}
 	}
 	n := nodeOf(o, own, e)
 	e.reachable = n[family] != 0
@@ -267,8 +267,8 @@ func (p *peers) shrink(c *cluster) (gone []plan.Number, err error) {
 
 // answers reports whether the node can be asked for connections.
 func (e *peer) answers() bool {
-	if e.probed {
-		return e.missed < mostMissed
+	if e.probes.on {
+		return e.probes.missed < mostMissed
 	}
 	return e.takesPart
 }
@@ -318,6 +318,16 @@ func (p *peers) numbers(shares []state.EdgeShare) ([]plan.Number, error) {
 		list[i] = e.number
 	}
 	return list, nil
+}
+
+// silent returns the name of a node of shares that does not answer probes, empty if all do.
+func (p *peers) silent(shares []state.EdgeShare) string {
+	for _, s := range shares {
+		if e := p.byID[s.Node]; e != nil && e.probes.silent {
+			return e.name
+		}
+	}
+	return ""
 }
 
 // nameOf returns the name of the node with a number.

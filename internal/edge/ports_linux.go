@@ -37,6 +37,8 @@ type ports struct {
 	left     map[PortName]error
 	// earlier are nodes that slots have as earlier owners, or had.
 	earlier map[plan.Number]bool
+	// shares counts the ports that each node has a share in, by its ID. The edge serves them, or is to serve them.
+	shares map[uint32]int
 	// freed is set if there is more room than when ports were left.
 	freed bool
 	// refused is why no port is served, nil if ports are.
@@ -48,8 +50,10 @@ type port struct {
 	name   PortName
 	table  uint32
 	shares []state.EdgeShare
-	// served is set while new connections are handed over; else its frontends drain.
+	// served is set while the port has the edge; else its frontends drain.
 	served bool
+	// waits is set while a node of the shares does not answer. Netfilter serves new connections then, and all others are handed over.
+	waits bool
 	// own is set if this node has a share.
 	own bool
 	// keys are the frontends that are served. Those that drain lead to the table as well, and frontends counts all of them.
@@ -96,10 +100,12 @@ func (p *ports) replace(name state.ServiceName, record *state.Service, now time.
 		errs = append(errs, p.peers.own(addr, -1))
 	}
 	there := map[PortName]bool{}
-	for id := range shared(record) {
+	for id, of := range shared(record) {
 		there[id] = true
+		p.count(of.Edge.Shares, 1)
 	}
-	for id := range shared(had) {
+	for id, of := range shared(had) {
+		p.count(of.Edge.Shares, -1)
 		if !there[id] {
 			delete(p.left, id)
 			p.letGo(p.byName[id], now)
@@ -114,6 +120,15 @@ func (p *ports) replace(name state.ServiceName, record *state.Service, now time.
 		p.serve(id, of, now)
 	}
 	return errors.Join(errs...)
+}
+
+// count counts a port more or less for the nodes of its shares.
+func (p *ports) count(shares []state.EdgeShare, by int) {
+	for _, s := range shares {
+		if p.shares[s.Node] += by; p.shares[s.Node] == 0 {
+			delete(p.shares, s.Node)
+		}
+	}
 }
 
 // matters reports whether the edge has to know a record.
@@ -135,6 +150,9 @@ func (p *ports) serve(id PortName, of *state.Port, now time.Time) {
 		return
 	}
 	delete(p.left, id)
+	if p.byName[id].waits {
+		p.left[id] = fmt.Errorf("node %s does not answer: see whether Switchyard runs there, and whether nodes reach its UDP port of the edge", p.peers.silent(of.Edge.Shares))
+	}
 }
 
 func (p *ports) try(id PortName, of *state.Port, now time.Time) error {
@@ -155,7 +173,7 @@ func (p *ports) try(id PortName, of *state.Port, now time.Time) error {
 		p.byName[id] = e
 	}
 	p.fill(e, of.Edge.Shares, numbers)
-	e.shares, e.served, e.own = of.Edge.Shares, true, slices.Contains(numbers, programs.Self)
+	e.shares, e.served, e.own, e.waits = of.Edge.Shares, true, slices.Contains(numbers, programs.Self), p.peers.silent(of.Edge.Shares) != ""
 	had := e.keys
 	e.keys = slices.Collect(plan.Frontends(of))
 	for i, key := range e.keys {
@@ -206,6 +224,9 @@ func (p *ports) show(key state.FrontendKey, e *port) error {
 	value := programs.FrontendThere | e.table
 	if !e.own {
 		value |= programs.FrontendNoShare
+	}
+	if e.waits {
+		value |= programs.FrontendDrains
 	}
 	f := p.frontends[key]
 	if f != nil && f.port == e && f.value == value {
@@ -335,6 +356,17 @@ func (p *ports) retry(again bool, now time.Time) {
 	}
 }
 
+// revisit looks again whether the ports can be served in which some nodes have shares, by their IDs.
+func (p *ports) revisit(nodes map[uint32]bool, now time.Time) {
+	for _, record := range p.services {
+		for id, of := range shared(record) {
+			if slices.ContainsFunc(of.Edge.Shares, func(s state.EdgeShare) bool { return nodes[s.Node] }) {
+				p.serve(id, of, now)
+			}
+		}
+	}
+}
+
 // refuse leaves all ports to netfilter from now on, for a reason.
 func (p *ports) refuse(reason error, now time.Time) {
 	p.refused = reason
@@ -376,7 +408,7 @@ func (p *ports) forget(gone []plan.Number) {
 // served returns how many ports the edge serves.
 func (p *ports) served() (n int) {
 	for _, e := range p.byName {
-		if e.served {
+		if e.served && !e.waits {
 			n++
 		}
 	}

@@ -6,26 +6,68 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/switchyard-net/switchyard/internal/edge/programs"
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// prober looks whether nodes are there that are to be asked for connections. A node that has died takes the packets of new flows with it, and one
-// whose edge has been turned off does so as well. Owners of slots are not probed: shares say that they are there.
+// prober looks whether nodes are there that get packets from this one: those with shares, and those that are asked for connections. A node that has died takes
+// new connections with it, and one whose process was killed does so as well.
 type prober struct {
 	// sockets has one socket for each address of this node in bound.
 	sockets map[netip.Addr]*net.UDPConn
 	ticker  *time.Ticker
 	stop    chan struct{}
+
+	// mu guards all below. An answer waits for nothing else: an Apply may hold the edge's mu for longer than probes take.
+	mu sync.Mutex
+	// asked are the IDs of the nodes at each address to which the last probes went. Several nodes may have one address.
+	asked map[netip.AddrPort][]uint32
+	// answered are those that have answered since then.
+	answered map[uint32]bool
 }
 
 const (
 	probeEvery = time.Second
-	// mostMissed is how many probes in a row a node must not answer until nobody asks it.
+	// mostMissed is how many probes in a row a node leaves unanswered until it counts as silent. As many answers in a row end that.
 	mostMissed = 3
+	// burst is how many probes are sent at once. All of them are sent within half of probeEvery, so that each has time for its answer.
+	burst = 64
 )
+
+// probes is what a node has answered. The zero value is for a node that is not probed.
+type probes struct {
+	on bool
+	// sent is set if a probe is on its way.
+	sent bool
+	// missed and answered are how many it has not answered and has answered in a row, up to mostMissed.
+	missed, answered int
+	// silent is set if it does not answer.
+	silent bool
+}
+
+// note takes note of whether the last probe was answered, and whether the node is probed from now on. It reports whether the node has fallen silent, or answers again.
+func (p *probes) note(answered, on bool) (changed bool) {
+	was := *p
+	switch p.on = on; {
+	case !on:
+		*p = probes{}
+	case answered:
+		p.missed, p.answered = 0, min(was.answered+1, mostMissed)
+	case was.sent:
+		p.missed, p.answered = min(was.missed+1, mostMissed), 0
+	}
+	switch p.sent = false; {
+	case p.missed == mostMissed:
+		p.silent = true
+	case p.answered == mostMissed:
+		p.silent = false
+	}
+	return p.silent != was.silent
+}
 
 // bind opens a socket at each primary address of the node, and closes others. The caller holds the edge's mu.
 func (p *prober) bind(e *Edge) error {
@@ -60,7 +102,7 @@ func (p *prober) bind(e *Edge) error {
 			continue
 		}
 		p.sockets[addr] = socket
-		go e.hear(socket)
+		go p.hear(socket)
 	}
 	return errors.Join(errs...)
 }
@@ -86,9 +128,21 @@ func (e *Edge) probe(ticker *time.Ticker, stop <-chan struct{}) {
 			return
 		case <-ticker.C:
 		}
-		for _, p := range e.due() {
-			_, _ = p.from.WriteToUDPAddrPort(p.text, p.to) // an error is an answer that does not come
+		list, text := e.due()
+		spread(list, func(d due) {
+			_, _ = d.from.WriteToUDPAddrPort(text, d.to) // an error is an answer that does not come
+		})
+	}
+}
+
+// spread sends probes in small bursts.
+func spread(list []due, send func(due)) {
+	pause := probeEvery / 2 / time.Duration(len(list)/burst+1)
+	for i, d := range list {
+		if i > 0 && i%burst == 0 {
+			time.Sleep(pause)
 		}
+		send(d)
 	}
 }
 
@@ -96,71 +150,103 @@ func (e *Edge) probe(ticker *time.Ticker, stop <-chan struct{}) {
 type due struct {
 	from *net.UDPConn
 	to   netip.AddrPort
-	text []byte
 }
 
-// due counts the probes that have not been answered, and returns the next ones.
-func (e *Edge) due() (list []due) {
+// due counts the probes that have not been answered, and returns the next ones with their text.
+func (e *Edge) due() (list []due, text []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
-		return nil
+		return nil, nil
 	}
-	text := make([]byte, programs.ProbeSize)
+	text = make([]byte, programs.ProbeSize)
 	text[0], text[1] = programs.Version, programs.HopProbe
 	binary.BigEndian.PutUint32(text[4:], state.PeerID(e.node.Name))
-	for _, p := range e.peers.byID {
-		was := p.probed
-		p.probed = p.number != programs.Self && (e.ports.earlier[p.number] || p.took && !p.takesPart)
-		if !p.probed || !was {
-			p.missed = 0
-		} else if p.missed < mostMissed {
-			p.missed++
+	answered := e.prober.heard()
+	asked, changed := map[netip.AddrPort][]uint32{}, map[uint32]bool{}
+	var silent []string
+	for id, p := range e.peers.byID {
+		ports := e.ports.shares[id]
+		matters := ports > 0 || e.ports.earlier[p.number] || !p.takesPart
+		if p.probes.note(answered[id], p.number != programs.Self && p.took && matters) {
+			changed[id] = true
+			if ports > 0 {
+				e.tell(p, ports)
+			}
+		}
+		if p.probes.silent && ports > 0 {
+			silent = append(silent, p.name)
 		}
 		if err := e.peers.note(p); err != nil {
 			e.settings.Logger.Warn("cannot change whether a node is asked for connections", "error", err)
 		}
-		if !p.probed {
+		if !p.probes.on {
 			continue
 		}
-		for _, to := range p.addrs {
-			if own := firstOf(e.node.Addresses, state.FamilyOf(to)); e.peers.heldNodes[p.number][family] == byte(state.FamilyOf(to)) && e.prober.sockets[own] != nil {
-				list = append(list, due{e.prober.sockets[own], netip.AddrPortFrom(to, p.port), text})
+		for _, addr := range p.addrs {
+			to, own := netip.AddrPortFrom(addr, p.port), firstOf(e.node.Addresses, state.FamilyOf(addr))
+			if socket := e.prober.sockets[own]; socket != nil && e.peers.heldNodes[p.number][family] == byte(state.FamilyOf(addr)) {
+				list, asked[to], p.probes.sent = append(list, due{socket, to}), append(asked[to], id), true
 			}
 		}
 	}
-	return list
+	e.prober.asks(asked)
+	if len(changed) > 0 {
+		e.ports.revisit(changed, time.Now())
+	}
+	slices.Sort(silent)
+	e.silent.Store(&silent)
+	return list, text
+}
+
+// tell logs that a node with shares in so many ports has fallen silent, or answers again.
+func (e *Edge) tell(p *peer, ports int) {
+	if p.probes.silent {
+		e.settings.Logger.Warn("a node does not answer: nftables serves new connections of the ports that have endpoints there", "node", p.name, "udpPort", p.port, "ports", ports)
+		return
+	}
+	e.settings.Logger.Info("a node answers again, and gets its share of connections", "node", p.name, "ports", ports)
+}
+
+// Silent returns the names of nodes with shares that do not answer, sorted. Netfilter serves new connections of their ports. It waits for nothing. The caller must not
+// modify the list.
+func (e *Edge) Silent() []string {
+	if names := e.silent.Load(); names != nil {
+		return *names
+	}
+	return nil
 }
 
 // hear takes the answers at a socket until that is closed.
-func (e *Edge) hear(socket *net.UDPConn) {
+func (p *prober) hear(socket *net.UDPConn) {
 	buf := make([]byte, 64)
 	for {
 		_, from, err := socket.ReadFromUDPAddrPort(buf)
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err == nil { // other errors are ICMP messages about probes
-			e.heard(netip.AddrPortFrom(from.Addr().Unmap(), from.Port()))
+		if err != nil { // an ICMP message about a probe
+			continue
 		}
+		p.mu.Lock()
+		for _, id := range p.asked[netip.AddrPortFrom(from.Addr().Unmap(), from.Port())] {
+			p.answered[id] = true
+		}
+		p.mu.Unlock()
 	}
 }
 
-// heard has a node asked that has answered.
-func (e *Edge) heard(from netip.AddrPort) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return
-	}
-	for _, p := range e.peers.byID {
-		for _, addr := range p.addrs {
-			if netip.AddrPortFrom(addr, p.port) == from {
-				p.missed = 0
-				if err := e.peers.note(p); err != nil {
-					e.settings.Logger.Warn("cannot change whether a node is asked for connections", "error", err)
-				}
-			}
-		}
-	}
+// heard returns the nodes that have answered since the last call.
+func (p *prober) heard() (answered map[uint32]bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	answered, p.answered = p.answered, map[uint32]bool{}
+	return answered
+}
+
+// asks has answers from these nodes counted.
+func (p *prober) asks(asked map[netip.AddrPort][]uint32) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked = asked
 }

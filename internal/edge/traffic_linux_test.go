@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // serve has a host answer each line and each datagram by its name, the client's address and the length of what it got. The answer to a datagram that
@@ -21,7 +23,7 @@ import (
 func (l *lab) serve(name string, port int) {
 	l.t.Helper()
 	must(l.t, l.hosts[name].Do(func() error {
-		listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		listener, err := (&net.ListenConfig{KeepAlive: noKeepAlive}).Listen(l.t.Context(), "tcp", fmt.Sprintf(":%d", port))
 		if err != nil {
 			return err
 		}
@@ -107,10 +109,17 @@ func parse(line string, local net.Addr) (r reply, err error) {
 	return r, err
 }
 
+// patience is how long an answer may take: nodes that start again do so slowly on a busy machine. It is only used up by a fault.
+const patience = 20 * time.Second
+
+// noKeepAlive has connections send nothing by themselves. A packet of an idle connection would get a reset while the node of its endpoint is silent and has no share.
+const noKeepAlive = -1
+
 // dial opens a connection from a host.
 func (l *lab) dial(from, network string, to netip.AddrPort) (conn net.Conn, err error) {
 	err = l.hosts[from].Do(func() error {
-		conn, err = net.DialTimeout(network, to.String(), 5*time.Second)
+		dialer := net.Dialer{Timeout: patience, KeepAlive: noKeepAlive}
+		conn, err = dialer.Dial(network, to.String())
 		return err
 	})
 	return conn, err
@@ -128,7 +137,7 @@ func (l *lab) ask(from, network string, to netip.AddrPort) (reply, error) {
 
 // exchange sends a message and waits for the answer.
 func exchange(conn net.Conn, message []byte) (reply, error) {
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return reply{}, err
 	}
 	if _, err := conn.Write(message); err != nil {
@@ -157,7 +166,7 @@ func exchange(conn net.Conn, message []byte) (reply, error) {
 
 // flows are open connections that ask again and again.
 type flows struct {
-	t    *testing.T
+	t    testing.TB
 	stop chan struct{}
 	wg   sync.WaitGroup
 
@@ -249,7 +258,7 @@ func (f *flows) turn(n int) {
 		until += n * c
 	}
 	f.mu.Unlock()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(flowPause) {
+	for end := time.Now().Add(2 * patience); time.Now().Before(end); time.Sleep(flowPause) {
 		f.mu.Lock()
 		over := f.answers >= until || len(f.lost) > 0
 		f.mu.Unlock()
@@ -273,11 +282,79 @@ func (f *flows) end(what string) {
 }
 
 // setDiscovery sets how a socket of UDP treats packets that are too large (IP_MTU_DISCOVER).
-func setDiscovery(t *testing.T, conn net.Conn, how int) {
+func setDiscovery(t testing.TB, conn net.Conn, how int) {
 	t.Helper()
 	raw, err := conn.(*net.UDPConn).SyscallConn()
 	must(t, err, raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, how)
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, how)
+	}))
+}
+
+// families are the tests' families between nodes. The packets inside are of both.
+var families = []state.Family{state.IPv4, state.IPv6}
+
+// each runs a test once for each family between nodes, at the same time.
+func each(t *testing.T, test func(t *testing.T, between state.Family)) {
+	t.Parallel()
+	for _, between := range families {
+		t.Run("between nodes "+between.String(), func(t *testing.T) {
+			t.Parallel()
+			test(t, between)
+		})
+	}
+}
+
+// at returns a virtual address with a port, and a node's with one.
+func at(vip netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(vip, port) }
+
+// inFragments sends a datagram that needs fragments, and waits for the answer.
+func (l *lab) inFragments(vip netip.Addr, message []byte) {
+	l.t.Helper()
+	conn, err := l.dial("client", "udp", at(vip, webPort))
+	must(l.t, err)
+	defer conn.Close()
+	setDiscovery(l.t, conn, unix.IP_PMTUDISC_WANT)
+	var r reply
+	for range 3 { // the first fragments may be too large for the path
+		if r, err = exchangeFor(conn, message, time.Second); err == nil {
+			break
+		}
+	}
+	if err != nil || r.bytes != len(message) || !r.kept() {
+		l.t.Errorf("%v, %d bytes: %+v, %v", vip, len(message), r, err)
+	}
+}
+
+// exchangeFor is exchange with another timeout.
+func exchangeFor(conn net.Conn, message []byte, timeout time.Duration) (r reply, err error) {
+	sooner := time.AfterFunc(timeout, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer sooner.Stop()
+	return exchange(conn, message)
+}
+
+// sendSize returns how many bytes the segments of a connection have.
+func sendSize(t testing.TB, conn net.Conn) (size int) {
+	t.Helper()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	must(t, err, raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		must(t, err)
+		size = int(info.Snd_mss)
+	}))
+	return size
+}
+
+// askFrom connects from an address and port to the first virtual address, and resets the connection after an answer.
+func (l *lab) askFrom(from netip.AddrPort) {
+	l.t.Helper()
+	must(l.t, l.hosts["client"].Do(func() error {
+		dialer := net.Dialer{Timeout: patience, LocalAddr: net.TCPAddrFromAddrPort(from)}
+		conn, err := dialer.Dial("tcp", at(vips[0], webPort).String())
+		if err != nil {
+			return err
+		}
+		_, err = exchange(conn, []byte("hello\n"))
+		return errors.Join(err, conn.(*net.TCPConn).SetLinger(0), conn.Close())
 	}))
 }

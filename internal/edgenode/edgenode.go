@@ -19,6 +19,8 @@ import (
 const (
 	// firstPause is the time between two attempts. It doubles with each one, up to lastPause, and up to half of it is added.
 	firstPause, lastPause = time.Second, time.Minute
+	// calm is how long no attempt was needed until the pauses begin again with the first one.
+	calm = 2 * lastPause
 )
 
 // Options has what an [Announcer] needs.
@@ -35,11 +37,14 @@ type Announcer struct {
 	log    *slog.Logger
 
 	mu      sync.Mutex
-	asked   bool   // whether anything is wanted
-	want    uint16 // the port, 0 for none
-	told    bool   // the cluster has what is wanted
-	err     error  // of the last attempt
+	latest  *uint16 // the port that was asked for last, 0 for none. nil: nothing was asked for
+	held    int     // how many calls of Hold wait for Release
+	asked   bool    // whether anything is wanted
+	want    uint16  // the port, 0 for none: latest, unless that is held
+	told    bool    // the cluster has what is wanted
+	err     error   // of the last attempt
 	pause   time.Duration
+	tried   time.Time     // when the last attempt ended
 	changed chan struct{} // closed and replaced with each change
 }
 
@@ -57,6 +62,31 @@ func (a *Announcer) Withdraw() { a.set(0) }
 func (a *Announcer) set(port uint16) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.latest = &port; a.held == 0 {
+		a.turn(port)
+	}
+}
+
+// Hold has Run tell others that this node takes no packets, and tell them nothing else until Release. See [Announcer.Wait].
+func (a *Announcer) Hold() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.held++; a.asked {
+		a.turn(0)
+	}
+}
+
+// Release ends a Hold. After the last one, Run tells others again what was asked for last.
+func (a *Announcer) Release() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.held--; a.held == 0 && a.latest != nil {
+		a.turn(*a.latest)
+	}
+}
+
+// turn makes port what is wanted. The caller holds mu.
+func (a *Announcer) turn(port uint16) {
 	if a.asked && a.want == port {
 		return
 	}
@@ -75,7 +105,7 @@ func (a *Announcer) Saw(port uint16) {
 	}
 }
 
-// Announced reports whether a port was asked for last.
+// Announced reports whether Run tells others, or is to tell them, that this node takes packets.
 func (a *Announcer) Announced() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -89,7 +119,7 @@ func (a *Announcer) Problem() error {
 	return a.err
 }
 
-// Wait returns as soon as the cluster knows what was asked for last. Otherwise, it returns the error of ctx and of the last attempt when ctx ends.
+// Wait returns as soon as the cluster knows what Run is to tell it. Otherwise, it returns the error of ctx and of the last attempt when ctx ends.
 func (a *Announcer) Wait(ctx context.Context) error {
 	for {
 		a.mu.Lock()
@@ -106,7 +136,7 @@ func (a *Announcer) Wait(ctx context.Context) error {
 	}
 }
 
-// Run tells the cluster what was asked for last, until ctx ends. It withdraws nothing by itself: a process that is replaced
+// Run tells the cluster what is asked for, until ctx ends. It withdraws nothing by itself: a process that is replaced
 // leaves its node announced.
 func (a *Announcer) Run(ctx context.Context) error {
 	for {
@@ -129,6 +159,7 @@ func (a *Announcer) Run(ctx context.Context) error {
 
 // attempt tries once, notes the result and returns how long to wait for the next attempt.
 func (a *Announcer) attempt(ctx context.Context, port uint16) time.Duration {
+	began := time.Now()
 	err := errors.New("the source of this process cannot annotate Nodes: let it watch an API server")
 	if s := a.source(); s != nil && port != 0 {
 		err = s.AnnounceEdge(ctx, port)
@@ -147,7 +178,10 @@ func (a *Announcer) attempt(ctx context.Context, port uint16) time.Duration {
 		a.log.Warn("cannot tell other nodes whether this node takes part in the edge", "port", port, "error", err)
 	}
 	pause := a.pause
-	a.told, a.err, a.pause = err == nil, err, min(2*pause, lastPause)
+	if began.Sub(a.tried) > calm {
+		pause = firstPause
+	}
+	a.told, a.err, a.pause, a.tried = err == nil, err, min(2*pause, lastPause), time.Now()
 	a.notify()
 	return pause + rand.N(pause/2)
 }

@@ -141,6 +141,51 @@ func TestLastWordCounts(t *testing.T) {
 	})
 }
 
+// TestHold: a node that is held takes no packets, although something else is asked for. Then the last word counts.
+func TestHold(t *testing.T) {
+	run(t, func(t *testing.T, c *cluster, a *edgenode.Announcer) {
+		told := func() {
+			t.Helper()
+			if err := a.Wait(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		a.Hold()
+		told()
+		a.Release()
+		told()
+		a.Hold()
+		a.Announce(9)
+		told()
+		c.expect(t, 0)
+		a.Release()
+		told()
+		c.expect(t, 9, "9")
+		a.Hold()
+		told()
+		a.Announce(7635)
+		told()
+		if a.Announced() {
+			t.Error("a node that is held is announced")
+		}
+		c.expect(t, 0, "0")
+		a.Release()
+		told()
+		c.expect(t, 7635, "7635")
+		a.Hold()
+		a.Hold()
+		a.Withdraw()
+		a.Announce(9)
+		a.Release()
+		told()
+		c.expect(t, 0, "0")
+		a.Withdraw()
+		a.Release()
+		told()
+		c.expect(t, 0)
+	})
+}
+
 // TestFailures are tried again, ever more seldom, and seen by those who wait.
 func TestFailures(t *testing.T) {
 	run(t, func(t *testing.T, c *cluster, a *edgenode.Announcer) {
@@ -188,6 +233,14 @@ func TestSomebodyElseWrites(t *testing.T) {
 		}
 		if n := len(c.taken()); n < 35 || n > 70 {
 			t.Errorf("%d attempts in an hour of changes", n)
+		}
+		time.Sleep(5 * time.Minute)
+		c.taken()
+		for range 2 { // the changes of that hour count no longer
+			c.do(func() { c.port = 0 })
+			a.Saw(0)
+			time.Sleep(3 * time.Second)
+			c.expect(t, 7635, "7635")
 		}
 	})
 }

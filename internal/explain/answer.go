@@ -58,6 +58,8 @@ type Answer struct {
 	Endpoints []Endpoint `json:"endpoints,omitempty"`
 	// Slices are the EndpointSlices of the Service that have no endpoint for the port.
 	Slices []Slice `json:"slices,omitempty"`
+	// Edge is the slot of a connection that is handed over, and its node. It is nil if that is not known.
+	Edge *Edge `json:"edge,omitempty"`
 	// Source is whose address the server sees, WayBack where its answers go.
 	Source  string `json:"source,omitempty"`
 	WayBack string `json:"wayBack,omitempty"`
@@ -72,13 +74,16 @@ type Answer struct {
 
 	hashedBy string // the name of the policy that hashes connections, empty if none does
 	even     bool   // the dataplane does not go by weights, and Endpoints say so
+	usual    *usual // nil if the connection is not handed over by the state
 }
 
 // Client is who connects.
 type Client struct {
 	// Addr is not valid if it is not known.
-	Addr  netip.Addr `json:"address,omitzero"`
-	Class Class      `json:"class"`
+	Addr netip.Addr `json:"address,omitzero"`
+	// Port is 0 if it is not known.
+	Port  uint16 `json:"port,omitempty"`
+	Class Class  `json:"class"`
 	// Why is what makes it one of the class.
 	Why string `json:"why"`
 }

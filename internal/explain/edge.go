@@ -10,10 +10,70 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// edge fills in to which nodes the connection of a client outside is handed over, or why to none. It says nothing if the edge is off.
-func (v *view) edge(a *Answer, c Connection, h held, reasons *brain.PortReasons) {
+// Edge is the slot of a connection that the edge of a node hands over.
+type Edge struct {
+	// Slot is the slot of the connection, from 0 on, and Slots is how many there are.
+	Slot  int `json:"slot"`
+	Slots int `json:"slots"`
+	// Node has the slot. Earlier are nodes that had it before, the last one first.
+	Node    string   `json:"node"`
+	Earlier []string `json:"earlier,omitempty"`
+}
+
+func (e *Edge) text() string {
+	text := fmt.Sprintf("slot %d of %d, %s", e.Slot, e.Slots, nodeText(e.Node))
+	if len(e.Earlier) > 0 {
+		text += " (before: " + strings.Join(e.Earlier, ", ") + ")"
+	}
+	return text + fmt.Sprintf("; answers go from %s directly to the client", e.Node)
+}
+
+// usual is what an answer says if the connection is not handed over.
+type usual struct {
+	source, wayBack string
+	masqueraded     []bool // of Endpoints
+}
+
+// edgePolicy is the name of the policy that says whether a connection is handed over.
+const edgePolicy = "edge"
+
+// HandsOver reports whether the connection is handed over by the state. The edge of the node may not do so.
+func (a *Answer) HandsOver() bool { return a.usual != nil }
+
+// handedOver has the server see the client, and answer it directly.
+func (a *Answer) handedOver(c Connection) {
+	a.usual = &usual{source: a.Source, wayBack: a.WayBack}
+	for i := range a.Endpoints {
+		e := &a.Endpoints[i]
+		a.usual.masqueraded = append(a.usual.masqueraded, e.Masqueraded)
+		e.Masqueraded = false
+	}
+	a.Source = ownAddress(c)
+	a.WayBack = fmt.Sprintf("the node of the server sends its answers to the client directly, as coming from %v: a network that drops them there loses them", c.Dst)
+}
+
+// HandOver adds the slot of a connection that is handed over. It is nil if the client's port is not known, which the slot depends on.
+func (a *Answer) HandOver(e *Edge) {
+	if a.Edge = e; e == nil {
+		a.Notes = append(a.Notes, "the client's address and port choose the node: ask from IP:PORT for it")
+	}
+}
+
+// Keep has the connection go the usual way, through the dataplane of this node, for a reason.
+func (a *Answer) Keep(why string) {
+	p := a.policyOf(edgePolicy)
+	p.Value, p.Text = "Left", "the connection is not handed over now: "+why
+	for i, masqueraded := range a.usual.masqueraded {
+		a.Endpoints[i].Masqueraded = masqueraded
+	}
+	a.Source, a.WayBack, a.usual = a.usual.source, a.usual.wayBack, nil
+}
+
+// edge fills in to which nodes the connection of a client outside is handed over, or why to none. It says nothing if the edge is off. It reports
+// whether the connection is handed over.
+func (v *view) edge(a *Answer, c Connection, h held, reasons *brain.PortReasons) (handsOver bool) {
 	if c.Class != Outside || h.frontend.Kind == state.ClusterIP || reasons.Edge == brain.EdgeDisabled {
-		return
+		return false
 	}
 	e, why := h.port.Edge, reasons.Edge
 	if e != nil && !e.Takes(h.frontend.Kind) {
@@ -21,10 +81,12 @@ func (v *view) edge(a *Answer, c Connection, h held, reasons *brain.PortReasons)
 	}
 	switch {
 	case why != "":
-		a.policy("edge", string(why), edgeText(why, reasons.EdgeNode))
+		a.policy(edgePolicy, string(why), edgeText(why, reasons.EdgeNode))
 	case e != nil && len(e.Shares) > 0:
-		a.policy("edge", "Used", fmt.Sprintf("the connection is handed over to %s, whose answers go to the client directly: %s", oneOf(len(e.Shares), "node"), v.sharesText(e)))
+		handsOver = true
+		a.policy(edgePolicy, "Used", fmt.Sprintf("the connection is handed over to %s, whose answers go to the client directly: %s", oneOf(len(e.Shares), "node"), v.sharesText(e)))
 	}
+	return handsOver
 }
 
 // sharesText names the nodes that connections are handed over to, with their shares.

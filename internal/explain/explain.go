@@ -208,12 +208,15 @@ func (v *view) route(a *Answer, c Connection, h held, why *store.Explanation) {
 	}
 	v.endpoints(a, c, h, route, traffic.Masquerade, policy, reasons, why)
 	v.policies(a, c, h, policy, reasons, why)
-	v.edge(a, c, h, reasons)
+	handsOver := v.edge(a, c, h, reasons)
 	switch route.Verdict {
 	case state.Forward:
 		a.Verdict = Forwarded
 		a.Because = fmt.Sprintf("the connection goes to %s", oneOf(len(route.Endpoints), "endpoint"))
 		v.wayBack(a, c, h, traffic.Masquerade)
+		if handsOver {
+			a.handedOver(c)
+		}
 	case state.Reject:
 		a.Verdict = Rejected
 		a.Because, a.Remedy = "no endpoint gets connections", ""

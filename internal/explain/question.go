@@ -21,6 +21,7 @@ type From struct {
 	// Namespace and Name are the namespace and name of a pod, empty for other sources.
 	Namespace, Name string
 	addr            netip.Addr // of an address
+	port            uint16     // behind the address, 0 if it is not given
 }
 
 // Addr returns the address if the client is named by one, else it is not valid.
@@ -32,7 +33,7 @@ const (
 	fromOutside = "outside"
 )
 
-// ParseFrom reads pod/NAMESPACE/NAME, node, outside or an IP address.
+// ParseFrom reads pod/NAMESPACE/NAME, node, outside or an IP address, maybe with a port.
 func ParseFrom(text string) (From, error) {
 	f := From{text: text}
 	if rest, ok := strings.CutPrefix(text, "pod/"); ok {
@@ -44,8 +45,15 @@ func ParseFrom(text string) (From, error) {
 		return f, nil
 	}
 	addr, err := netip.ParseAddr(text)
-	if err != nil || addr.Zone() != "" {
-		return f, fmt.Errorf("FROM: %q is not pod/NAMESPACE/NAME, node, outside or an IP address%s", text, meantFrom(text))
+	if err != nil {
+		var both netip.AddrPort
+		both, err = netip.ParseAddrPort(text)
+		if addr, f.port = both.Addr(), both.Port(); f.port == 0 {
+			addr = netip.Addr{}
+		}
+	}
+	if err != nil || !addr.IsValid() || addr.Zone() != "" {
+		return f, fmt.Errorf("FROM: %q is not pod/NAMESPACE/NAME, node, outside or an IP address, maybe with a port%s", text, meantFrom(text))
 	}
 	f.addr = addr.Unmap()
 	return f, nil
@@ -192,6 +200,7 @@ func (v *view) heldByOther(a *Answer, o *model.Service, c Connection) {
 type asker struct {
 	text  string
 	addrs []netip.Addr // none if they are not known
+	port  uint16       // 0 if it is not known
 	class func(netip.Addr) (Class, string)
 	// inside is set for pods and this node, which connect to cluster IPs.
 	inside bool
@@ -225,7 +234,10 @@ func (v *view) client(from From) (*asker, error) {
 	}
 	class, _ := v.classify(from.addr, false)
 	pod := v.facts.At(from.addr, "")
-	w := &asker{text: from.addr.String(), addrs: []netip.Addr{from.addr}, inside: class != Outside || pod != nil}
+	w := &asker{text: from.addr.String(), addrs: []netip.Addr{from.addr}, port: from.port, inside: class != Outside || pod != nil}
+	if from.port != 0 {
+		w.text = netip.AddrPortFrom(from.addr, from.port).String()
+	}
 	w.class = func(a netip.Addr) (Class, string) { return v.classify(a, pod != nil && pod.Node == v.node.Name) }
 	if pod != nil {
 		w.text += " (pod " + pod.Ref() + ")"
@@ -427,7 +439,7 @@ func (v *view) answer(who *asker, dst netip.AddrPort, protocol state.Protocol, t
 	}
 	class, why := who.class(src)
 	a := v.explain(Connection{Class: class, Src: src, Dst: dst, Protocol: protocol})
-	a.From, a.To, a.Client = who.text, to, Client{src, class, why}
+	a.From, a.To, a.Client = who.text, to, Client{Addr: src, Port: who.port, Class: class, Why: why}
 	return a
 }
 

@@ -16,6 +16,7 @@ import (
 func TestQuestionsAreRead(t *testing.T) {
 	for text, want := range map[string]string{
 		"pod/shop/web": "", "pod/web": "", "node": "", "outside": "", "10.0.0.1": "", "fd00::1": "", "::ffff:10.0.0.1": "",
+		"10.0.0.1:4000": "", "[fd00::1]:4000": "", "10.0.0.1:0": "maybe with a port", "10.0.0.1:70000": "maybe with a port", "[fe80::1%eth0]:80": "maybe with a port", "fd00::1:": "maybe with a port",
 		"": "is not pod/NAMESPACE/NAME, node", "pod/": "is not NAMESPACE/NAME", "pod/a/b/c": "is not NAMESPACE/NAME", "web": "is not pod/", "fe80::1%eth0": "is not pod/",
 	} {
 		_, err := ParseFrom(text)
@@ -59,6 +60,9 @@ func TestQuestionsAreRead(t *testing.T) {
 	}
 	if f, err := ParseFrom("::ffff:10.0.0.1"); err != nil || f.Addr().String() != "10.0.0.1" {
 		t.Errorf("a mapped address is %v, %v", f.Addr(), err)
+	}
+	if f, err := ParseFrom("[::ffff:10.0.0.1]:4000"); err != nil || f.Addr().String() != "10.0.0.1" || f.port != 4000 {
+		t.Errorf("a mapped address with a port is %v, port %d, %v", f.Addr(), f.port, err)
 	}
 }
 

@@ -92,6 +92,9 @@ func (p *printer) answer(a *Answer) {
 		}
 		p.line(label, rule+": "+policy.Text)
 	}
+	if a.Edge != nil {
+		p.line("edge", a.Edge.text())
+	}
 	p.endpoints(a)
 	if a.Source != "" {
 		p.line("source", "the server sees "+a.Source)

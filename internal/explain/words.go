@@ -221,10 +221,7 @@ func (v *view) wayBack(a *Answer, c Connection, h held, m state.Masquerade) {
 			remote++
 		}
 	}
-	own := "the client's own address"
-	if c.Src.IsValid() {
-		own = fmt.Sprintf("%v, the client's own address", c.Src)
-	}
+	own := ownAddress(c)
 	ofNode := "an address of node " + v.node.Name
 	if i := slices.IndexFunc(v.node.Addresses, func(x netip.Addr) bool { return x.Is4() == c.Dst.Addr().Is4() }); i >= 0 {
 		ofNode += fmt.Sprintf(", such as %v", v.node.Addresses[i])
@@ -262,6 +259,14 @@ func (v *view) wayBack(a *Answer, c Connection, h held, m state.Masquerade) {
 	default:
 		a.WayBack = fmt.Sprintf("the client is on this node: answers pass here, and get to it as coming from %v", c.Dst)
 	}
+}
+
+// ownAddress is what a server sees of a client without masquerading.
+func ownAddress(c Connection) string {
+	if c.Src.IsValid() {
+		return fmt.Sprintf("%v, the client's own address", c.Src)
+	}
+	return "the client's own address"
 }
 
 func whyMasqueraded(m state.Masquerade, kind state.FrontendKind) string {

@@ -37,6 +37,7 @@ const (
 	noUnknowns = "it is about dataplanes that follow the API"
 	noDetector = "connections to cluster IPs are all masqueraded, or none: HNS does not distinguish pods"
 	noCrowds   = "it needs pods with many addresses"
+	noEdge     = "HNS has no edge"
 )
 
 // notOnHNS names the stories that HNS cannot do.
@@ -49,6 +50,7 @@ var notOnHNS = map[string]string{
 	"masquerade_bridge": noDetector, "masquerade_detector": noDetector, "masquerade_no_detector": noDetector, "masquerade_node_cidr": noDetector, "masquerade_prefix": noDetector,
 	"detector_changes": noDetector, "service_cidrs": noPackets,
 	"distribution": noCrowds, "weights": noPackets, "refused_share": noPackets, "zone_weights": noPackets, "slow_start": noPackets, "hash": noPackets, "drain_deadline": noPackets, "ejection": noPackets,
+	"edge_local": noEdge, "edge_own_share": noEdge, "edge_restart": noEdge, "edge_source": noEdge, "edge_source_ranges": noEdge, "edge_untranslated": noEdge, "edge_withdrawn": noEdge,
 	"least_connections": noPackets, "ping": noPackets, "port_ranges": noPackets,
 }
 

@@ -20,9 +20,6 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// edgeAnnotation is the annotation of a Node by which it tells others that it takes part in the edge, and at which UDP port.
-const edgeAnnotation = "switchyard.net/edge"
-
 // edgeVersion is the version of the form in which this program takes packets.
 const edgeVersion = "v1"
 
@@ -76,14 +73,14 @@ func (s *Source) tryAnnotateEdge(ctx context.Context, value string) error {
 	if err != nil {
 		return err
 	}
-	old, found := node.Annotations[edgeAnnotation]
+	old, found := node.Annotations[model.EdgeAnnotation]
 	switch {
 	case old == value && found == (value != ""):
 		return nil
 	case found && !isEdgeValue(old) && value == "":
 		return nil // somebody else's
 	case found && !isEdgeValue(old):
-		return fmt.Errorf("annotation %s is %.40q, which Switchyard has not written: remove it to let this node take part", edgeAnnotation, old)
+		return fmt.Errorf("annotation %s is %.40q, which Switchyard has not written: remove it to let this node take part", model.EdgeAnnotation, old)
 	}
 	var wanted *string // null removes an annotation
 	if value != "" {
@@ -91,7 +88,7 @@ func (s *Source) tryAnnotateEdge(ctx context.Context, value string) error {
 	}
 	// The version makes the API server refuse the patch if the Node has changed since.
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"resourceVersion": node.ResourceVersion, "annotations": map[string]*string{edgeAnnotation: wanted},
+		"resourceVersion": node.ResourceVersion, "annotations": map[string]*string{model.EdgeAnnotation: wanted},
 	}})
 	if err != nil {
 		return err

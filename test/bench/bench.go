@@ -64,6 +64,20 @@ var targets = map[string]float64{
 	"balance/weight-change-class-256-p50":              500,
 	"balance/weights-exchanged-class-256-p50":          500,
 
+	// Ratios of the edge to nftables alone, what the entry node tracks, and a change of weights in milliseconds.
+	"edge/ratio/packet-64-flows/tcx":    0.80,
+	"edge/ratio/packet-50000-flows/tcx": 0.80,
+	"edge/ratio/packet-new-flows/tcx":   0.80,
+	"edge/ratio/packet-64-flows/xdp":    0.30,
+	"edge/ratio/packet-50000-flows/xdp": 0.30,
+	"edge/ratio/packet-new-flows/xdp":   0.30,
+	"edge/ratio/connect/tcx":            0.92,
+	"edge/ratio/request/tcx":            0.90,
+	"edge/ratio/ping/tcx":               0.95,
+	"edge/conntrack/tcx":                0,
+	"edge/conntrack/xdp":                0,
+	"edge/weight-change-p50":            0.1,
+
 	// Differences of connections. The targets of programming are the cost of hooks in addition to nftables.
 	"ebpf/hooks-over-direct/pod-connect":                 1,
 	"ebpf/hooks-over-direct/pod-reconnect":               0.3,

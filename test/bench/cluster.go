@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -58,9 +59,9 @@ func (c *changingCluster) change(i int) *model.EndpointSlice {
 	return &s
 }
 
-// newStore returns a store with objects, which are all that there are.
+// newStore returns a store with objects, which are all that there are. The store is of [NodeName] unless c has another node.
 func newStore(c brain.Config, objects ...model.Object) (*store.Store, model.Sink) {
-	c.NodeName = NodeName
+	c.NodeName = cmp.Or(c.NodeName, NodeName)
 	s := store.New(store.Options{Brain: c})
 	sink := s.Source("bench")
 	sink.Update(objects, nil)

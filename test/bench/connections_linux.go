@@ -24,6 +24,7 @@ const (
 	doPing       = "ping"        // one byte there and back on a connection that stays
 	doServe      = "serve"       // not measured: answer connections from now on
 	doStream     = "stream"      // as many bytes as go, on so many connections at once
+	doDownload   = "download"    // as many bytes as come, on one connection
 	doDatagrams  = "datagrams"   // UDP: so many on their way at once, which come back
 	doHold       = "hold"        // not measured: so many connections, which stay open until the next order of this kind
 )
@@ -80,6 +81,8 @@ func (c *connections) Do(o ConnectionOrder, a *ConnectionAnswer) (err error) {
 		err = errors.Join(serveBytes(to), serveDatagrams(to))
 	case doStream:
 		err = stream(to, &o, a)
+	case doDownload:
+		err = download(to, &o, a)
 	case doDatagrams:
 		err = datagrams(to, &o, a)
 	case doHold:
@@ -257,7 +260,7 @@ func serveOnce(poll, listener int) error {
 	}
 	for _, e := range events[:max(n, 0)] {
 		if fd := int(e.Fd); fd != listener {
-			answerByte(fd)
+			answerByte(poll, fd)
 			continue
 		}
 		for {
@@ -277,10 +280,14 @@ func serveOnce(poll, listener int) error {
 }
 
 // answerByte sends back what has come, and closes the connection if it is over.
-func answerByte(fd int) {
+func answerByte(poll, fd int) {
 	var b [64]byte
 	n, err := unix.Read(fd, b[:])
-	for ; n > 0 && b[0] == ofStream; n, err = drain(fd) {
+	if n > 0 && b[0] == ofDownload {
+		upload(poll, fd)
+		return
+	}
+	for ; n > 0 && b[0] == ofStream; n, err = drain(fd, unix.MSG_DONTWAIT) {
 	}
 	if errors.Is(err, unix.EAGAIN) {
 		return
@@ -293,15 +300,15 @@ func answerByte(fd int) {
 	}
 }
 
-// ofStream is every byte of a stream: the server discards them.
-const ofStream = 1
+// ofStream is every byte of a stream: the server discards them. To ofDownload, the server answers with as many bytes as go.
+const ofStream, ofDownload = 1, 2
 
 // streamChunk is how much is given to the kernel at once.
 const streamChunk = 256 << 10
 
 // drain discards what has come on a stream, without a copy of it.
-func drain(fd int) (int, error) {
-	n, _, errno := unix.Syscall6(unix.SYS_RECVFROM, uintptr(fd), 0, streamChunk, unix.MSG_TRUNC|unix.MSG_DONTWAIT, 0, 0)
+func drain(fd, flags int) (int, error) {
+	n, _, errno := unix.Syscall6(unix.SYS_RECVFROM, uintptr(fd), 0, streamChunk, uintptr(unix.MSG_TRUNC|flags), 0, 0)
 	if errno != 0 {
 		return -1, errno
 	}
@@ -361,6 +368,39 @@ func stream(to unix.Sockaddr, o *ConnectionOrder, a *ConnectionAnswer) error {
 	}
 	a.Connections, a.PerSecond = len(fds), float64(a.Bytes)/took.Seconds()
 	return errors.Join(append(errs, closeAll(fds))...)
+}
+
+// upload begins to send as much as it can, until the client has gone.
+func upload(poll, fd int) {
+	err := errors.Join(unix.EpollCtl(poll, unix.EPOLL_CTL_DEL, fd, nil), unix.SetNonblock(fd, false))
+	go func() {
+		for chunk := make([]byte, streamChunk); err == nil; {
+			_, err = unix.Write(fd, chunk)
+		}
+		_ = unix.Close(fd)
+	}()
+}
+
+// download takes as much as it can on one connection. It counts after a fifth of the time, when the connection has its speed.
+func download(to unix.Sockaddr, o *ConnectionOrder, a *ConnectionAnswer) error {
+	fd, err := connectTo(to)
+	if err != nil {
+		return err
+	}
+	_, err = unix.Write(fd, []byte{ofDownload})
+	began := time.Now()
+	counted := began.Add(o.For / 5)
+	for err == nil && time.Since(began) < o.For {
+		var n int
+		if n, err = drain(fd, 0); err == nil && n == 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		if time.Now().After(counted) {
+			a.Bytes += int64(n)
+		}
+	}
+	a.Connections, a.PerSecond = 1, float64(a.Bytes)/time.Since(counted).Seconds()
+	return errors.Join(err, unix.Close(fd))
 }
 
 // datagramWait is how long a datagram may be on its way before it counts as lost.

@@ -86,17 +86,8 @@ func newConnectionLab(ctx context.Context) (_ *connectionLab, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, h := range []*topology.Host{fromPod: client, fromNode: l.Node(), ofServer: server, fromOutside: l.Client()} {
-		// Connections of a slice get ports of their own.
-		if err := h.SetSysctls(netns.Sysctl{Path: "net/ipv4/ip_local_port_range", Value: "10000 65000"}, netns.Sysctl{Path: "net/core/somaxconn", Value: "4096"}); err != nil {
-			return nil, err
-		}
-		var ns *os.File
-		if err := h.Do(func() (err error) { ns, err = os.Open("/proc/thread-self/ns/net"); return err }); err != nil {
-			return nil, err
-		}
-		l.namespaces = append(l.namespaces, ns)
-		l.add(ns.Close)
+	if err := l.open([]*topology.Host{fromPod: client, fromNode: l.Node(), ofServer: server, fromOutside: l.Client()}); err != nil {
+		return nil, err
 	}
 	serving, err := l.worker(ctx, "")
 	if err != nil {
@@ -104,6 +95,23 @@ func newConnectionLab(ctx context.Context) (_ *connectionLab, err error) {
 	}
 	_, err = serving.connect(ctx, ConnectionOrder{Do: doServe, From: ofServer, To: netip.AddrPortFrom(netip.IPv4Unspecified(), labServerPort)})
 	return l, err
+}
+
+// open opens the namespaces of hosts for processes that make connections.
+func (l *connectionLab) open(hosts []*topology.Host) error {
+	for _, h := range hosts {
+		// Connections of a slice get ports of their own.
+		if err := h.SetSysctls(netns.Sysctl{Path: "net/ipv4/ip_local_port_range", Value: "10000 65000"}, netns.Sysctl{Path: "net/core/somaxconn", Value: "4096"}); err != nil {
+			return err
+		}
+		var ns *os.File
+		if err := h.Do(func() (err error) { ns, err = os.Open("/proc/thread-self/ns/net"); return err }); err != nil {
+			return err
+		}
+		l.namespaces = append(l.namespaces, ns)
+		l.add(ns.Close)
+	}
+	return nil
 }
 
 // worker starts a process that makes connections, in a cgroup unless that is empty.

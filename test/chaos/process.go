@@ -23,6 +23,14 @@ type process struct{ *program.Process }
 // startProcess starts a program on a host. Its output is added to a log. It is killed when this process ends. A
 // program that carries the load also runs before all others, as packets do in the kernel.
 func startProcess(h *topology.Host, carries bool, log string, path string, args ...string) (*process, error) {
+	if carries {
+		return start(h, log, nil, path, args...)
+	}
+	return start(h, log, &unix.SchedAttr{Policy: unix.SCHED_NORMAL}, path, args...)
+}
+
+// start is startProcess of a program with these scheduling attributes, nil for the attributes of this process.
+func start(h *topology.Host, log string, attr *unix.SchedAttr, path string, args ...string) (*process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -38,9 +46,10 @@ func startProcess(h *topology.Host, carries bool, log string, path string, args 
 				return err
 			}
 			defer func() { _ = unix.SchedSetAttr(0, mine, 0) }()
-			if !carries {
-				if err := schedule(0, unix.SCHED_NORMAL); err != nil {
-					return err
+			if attr != nil {
+				attr.Size = unix.SizeofSchedAttr
+				if err := unix.SchedSetAttr(0, attr, 0); err != nil {
+					return os.NewSyscallError("sched_setattr", err)
 				}
 			}
 			return run()

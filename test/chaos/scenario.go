@@ -41,6 +41,8 @@ type Options struct {
 	// Rate is the number of new connections a second. Default: 1200, which leave half of two processors to the program
 	// under test, or fewer where the dataplane needs more of a processor. The load has the highest priority.
 	Rate int
+	// Connections is how many are open all the time in the scenarios of the edge. Default: 1000.
+	Connections int
 	// Seed is the seed of random choices. Default: 1.
 	Seed uint64
 	// CountsOnly has nothing judged but the outcome of connections: for machines that are too slow for gaps to tell anything.
@@ -66,6 +68,8 @@ type Result struct {
 	MayFail bool
 	// Report counts the connections.
 	Report *loadcheck.Report
+	// Outage is the longest time in which open connections were not served, and AllowedOutage how long it may be. Only scenarios of the edge have it.
+	Outage, AllowedOutage time.Duration
 	// Slowest is the longest time until the proxy had taken over a change, including the time when it did not run.
 	// AllowedChange is how long it may take.
 	Slowest, AllowedChange time.Duration
@@ -241,6 +245,7 @@ func (o *Options) fill() (*kind, error) {
 	o.Scale = cmp.Or(o.Scale, 1)
 	o.Rate = cmp.Or(o.Rate, k.rate)
 	o.Seed = cmp.Or(o.Seed, 1)
+	o.Connections = cmp.Or(o.Connections, 1000)
 	return k, nil
 }
 

@@ -1,11 +1,14 @@
 // Package kubeapi is a small API server for tests. It lists and watches objects that change, so that tests can control the API server of
-// programs under test.
+// programs under test. It takes merge patches, so that programs can annotate their Nodes.
 package kubeapi
 
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"net/http"
 	"slices"
 	"strconv"
@@ -96,6 +99,68 @@ func (s *Server) Remove(resource, name string) {
 		}
 	}
 	s.wake()
+}
+
+// errConflict reports that an object has another version than a patch is for.
+var errConflict = errors.New("the object has been modified")
+
+// Patch changes an object without a namespace by a JSON merge patch (RFC 7396), and returns its new text. A patch with a resourceVersion is for that version
+// only. An object that is not there is fs.ErrNotExist.
+func (s *Server) Patch(resource, name string, patch []byte) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.objects[resource], func(o *stored) bool { return o.namespace == "" && o.name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("%s %s: %w", resource, name, fs.ErrNotExist)
+	}
+	var object, changes map[string]any
+	if err := errors.Join(json.Unmarshal(s.objects[resource][i].text, &object), json.Unmarshal(patch, &changes)); err != nil {
+		return nil, err
+	}
+	if m, ok := changes["metadata"].(map[string]any); ok && m["resourceVersion"] != nil && m["resourceVersion"] != strconv.Itoa(s.objects[resource][i].version) {
+		return nil, errConflict
+	}
+	object = merge(object, changes).(map[string]any)
+	object["metadata"].(map[string]any)["resourceVersion"] = strconv.Itoa(s.version + 1)
+	text, err := json.Marshal(object)
+	if err != nil {
+		return nil, err
+	}
+	s.change(resource, "", name, text)
+	s.wake()
+	return text, nil
+}
+
+// merge applies a JSON merge patch.
+func merge(target, patch any) any {
+	changes, ok := patch.(map[string]any)
+	if !ok {
+		return patch
+	}
+	merged, _ := target.(map[string]any)
+	if merged == nil {
+		merged = map[string]any{}
+	}
+	for name, value := range changes {
+		if value == nil {
+			delete(merged, name)
+		} else {
+			merged[name] = merge(merged[name], value)
+		}
+	}
+	return merged
+}
+
+// Object returns the text of an object without a namespace, nil if it is not there.
+func (s *Server) Object(resource, name string) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range s.objects[resource] {
+		if o.namespace == "" && o.name == name {
+			return o.text
+		}
+	}
+	return nil
 }
 
 // change makes a new version, in which an object has another text, or is not there if that is nil. The caller holds mu.
@@ -189,9 +254,13 @@ func (s *Server) since(resource string, after, epoch int) (list []change, versio
 	return list, s.version, s.changed, s.epoch == epoch
 }
 
-// ServeHTTP answers lists and watches.
+// ServeHTTP answers lists, watches and patches.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	if r.Method == http.MethodPatch {
+		s.servePatch(w, r, path)
+		return
+	}
 	resource, namespace := path[len(path)-1], ""
 	if n := len(path) - 3; n > 0 && path[n] == "namespaces" {
 		namespace = path[n+1]
@@ -234,6 +303,30 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			`"annotations":{"k8s.io/initial-events-end":"true"}}}}`+"\n", kind[0], kind[1], version)
 	}
 	s.watch(w, r, resource, version, epoch, chosen)
+}
+
+// servePatch answers a patch of an object without a namespace.
+func (s *Server) servePatch(w http.ResponseWriter, r *http.Request, path []string) {
+	var text []byte
+	patch, err := io.ReadAll(r.Body)
+	if err == nil && len(path) >= 2 {
+		text, err = s.Patch(path[len(path)-2], path[len(path)-1], patch)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	code, reason := http.StatusOK, ""
+	switch {
+	case errors.Is(err, errConflict):
+		code, reason = http.StatusConflict, "Conflict"
+	case errors.Is(err, fs.ErrNotExist):
+		code, reason = http.StatusNotFound, "NotFound"
+	case err != nil:
+		code, reason = http.StatusBadRequest, "BadRequest"
+	}
+	w.WriteHeader(code)
+	if err != nil {
+		text = fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Status","status":"Failure","reason":%q,"code":%d,"message":%q}`, reason, code, err)
+	}
+	_, _ = w.Write(text)
 }
 
 // list answers a list of a version: that one exactly, or any that is not older.

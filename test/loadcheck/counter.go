@@ -33,6 +33,8 @@ type Stream struct {
 	Control bool
 	// Sticky reports whether each new connection must go where the one before went, as long as that endpoint is allowed.
 	Sticky bool
+	// Own reports whether servers must see the client's own address, in each answer.
+	Own bool
 	// Every is the time between two new connections. Each of them makes one request. 0 makes none.
 	Every time.Duration
 	// Flows is the number of connections that are kept open, and Pause the time between an answer on one of them and the next
@@ -64,7 +66,7 @@ type Counts struct {
 	// Connections were tried, each with a number of its own. Requests were sent on them and had to be answered.
 	Connections, Requests int
 	// Lost got no answer in time. Reset were refused, or ended by somebody other than the server. WrongEndpoint were answered by a
-	// server that was not allowed to at that moment.
+	// server that was not allowed to at that moment, or did not see the client that it had to see.
 	Lost, Reset, WrongEndpoint int
 	// ExpectedFailures had to fail. Broken are the failures of connections that had been open. Moved were answered by another endpoint than
 	// before while the proxy could not know better. Ended were closed by their server, or ended with a process that had no successor. They
@@ -74,6 +76,8 @@ type Counts struct {
 	Strict int
 	// Hashed are the new connections of clients of a hash that had to have the endpoint of the client's connection before.
 	Hashed int
+	// Own are the connections whose server saw the client's own address at first.
+	Own int
 	// Skipped were not made, because the load itself had stood still.
 	Skipped int
 }
@@ -93,6 +97,7 @@ func (c *Counts) add(o *Counts) {
 	c.Ended += o.Ended
 	c.Strict += o.Strict
 	c.Hashed += o.Hashed
+	c.Own += o.Own
 	c.Skipped += o.Skipped
 }
 

@@ -156,7 +156,7 @@ func TestFaultsAreCounted(t *testing.T) {
 	var asked atomic.Uint64
 	often := func() bool { return asked.Add(1)%10 == 0 }
 	right := func(s *stage, connection, request uint64) string {
-		return fmt.Sprintf("%v %d %d\n", s.at(0), connection, request)
+		return fmt.Sprintf("%v 192.0.2.9:9 %d %d\n", s.at(0), connection, request)
 	}
 	cases := []struct {
 		name   string
@@ -195,7 +195,7 @@ func TestFaultsAreCounted(t *testing.T) {
 		}, func(r *Report) int { return r.WrongEndpoint }, "got the answer"},
 		{"another server", state.TCP, func(s *stage, c, r uint64) (string, bool) {
 			if often() {
-				return fmt.Sprintf("10.9.9.9:1 %d %d\n", c, r), false
+				return fmt.Sprintf("10.9.9.9:1 192.0.2.9:9 %d %d\n", c, r), false
 			}
 			return right(s, c, r), false
 		}, func(r *Report) int { return r.WrongEndpoint }, "10.9.9.9"},
@@ -219,13 +219,13 @@ func TestFaultsAreCounted(t *testing.T) {
 		}, func(r *Report) int { return r.WrongEndpoint }, "the last of them was 5"},
 		{"an established connection moves", state.TCP, func(s *stage, c, r uint64) (string, bool) {
 			if r == 5 {
-				return fmt.Sprintf("10.9.9.9:1 %d %d\n", c, r), false
+				return fmt.Sprintf("10.9.9.9:1 192.0.2.9:9 %d %d\n", c, r), false
 			}
 			return right(s, c, r), false
 		}, func(r *Report) int { return r.WrongEndpoint }, "was with"},
 		{"an established flow moves", state.UDP, func(s *stage, c, r uint64) (string, bool) {
 			if r == 5 {
-				return fmt.Sprintf("10.9.9.9:1 %d %d\n", c, r), false
+				return fmt.Sprintf("10.9.9.9:1 192.0.2.9:9 %d %d\n", c, r), false
 			}
 			return right(s, c, r), false
 		}, func(r *Report) int { return r.WrongEndpoint }, "was with"},
@@ -321,7 +321,7 @@ func TestVerdictDependsOnStates(t *testing.T) {
 			silent.Store(true)
 			return "", false
 		}
-		return fmt.Sprintf("%v %d %d\n", s.at(0), connection, request), false
+		return fmt.Sprintf("%v 192.0.2.9:9 %d %d\n", s.at(0), connection, request), false
 	})
 	untilSilent := func() {
 		awhile()
@@ -471,7 +471,7 @@ func TestEndedOpen(t *testing.T) {
 		state0 := both([]netip.AddrPort{s.at(0)})
 		state0.EndedOpen = true
 		s.serveRogue(func(connection, request uint64) (string, bool) {
-			return fmt.Sprintf("%v %d %d\n", s.at(0), connection, request), (request == 1) == first
+			return fmt.Sprintf("%v 192.0.2.9:9 %d %d\n", s.at(0), connection, request), (request == 1) == first
 		})
 		st := s.stream(state.TCP, 0, rule{state0})
 		r := s.count(Options{Streams: []Stream{st}}, awhile)
@@ -565,6 +565,34 @@ func TestSticky(t *testing.T) {
 		}
 		if s.counts.WrongEndpoint != x.bad {
 			t.Errorf("%s: %d faults, want %d", x.name, s.counts.WrongEndpoint, x.bad)
+		}
+	}
+}
+
+// TestOwn: a server must see the client's own address where that is asked for, and it is counted where it does.
+func TestOwn(t *testing.T) {
+	own := func(s *stage, proto state.Protocol) *Report {
+		stream := s.stream(proto, 0, Plainly{})
+		stream.Own = true
+		return s.count(Options{Streams: []Stream{stream}}, awhile)
+	}
+	for _, proto := range []state.Protocol{state.TCP, state.UDP} {
+		s := newStage(t)
+		server, err := Serve(s.server, s.at(0), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := own(s, proto); r.Bad() > 0 || r.Own == 0 || r.Own != r.Connections {
+			t.Errorf("%v: %+v", proto, r.Counts)
+		}
+		if err := server.Close(); err != nil {
+			t.Error(err)
+		}
+		s.serveRogue(func(connection, request uint64) (string, bool) {
+			return fmt.Sprintf("%v 192.0.2.9:9 %d %d\n", s.at(0), connection, request), false
+		})
+		if r := own(s, proto); r.WrongEndpoint != r.Bad() || r.WrongEndpoint < r.Connections || r.Own > 0 || !strings.Contains(strings.Join(r.Faults, "\n"), "sees the client 192.0.2.9:9") {
+			t.Errorf("%v, with another client: %+v", proto, r)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -15,8 +16,8 @@ import (
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
-// Requests are lines "CONNECTION REQUEST", both numbers. Answers are lines "SERVER CONNECTION REQUEST", or "SERVER bye" on a
-// connection that the server ends.
+// Requests are lines "CONNECTION REQUEST", both numbers. Answers are lines "SERVER CLIENT CONNECTION REQUEST" with both addresses as the server sees them, or
+// "SERVER bye" on a connection that the server ends.
 const bye = "bye"
 
 // Server answers TCP connections and datagrams at one address.
@@ -112,11 +113,17 @@ func (s *Server) answer(conn *net.TCPConn) {
 		delete(s.conns, conn)
 		s.mu.Unlock()
 	}()
+	begin := s.begin(conn.RemoteAddr().(*net.TCPAddr).AddrPort())
 	for requests := bufio.NewScanner(conn); requests.Scan(); {
-		if _, err := fmt.Fprintf(conn, "%v %s\n", s.addr, requests.Bytes()); err != nil {
+		if _, err := fmt.Fprintf(conn, "%s%s\n", begin, requests.Bytes()); err != nil {
 			return
 		}
 	}
+}
+
+// begin is how answers to a client begin.
+func (s *Server) begin(client netip.AddrPort) string {
+	return fmt.Sprintf("%v %v ", s.addr, netip.AddrPortFrom(client.Addr().Unmap(), client.Port()))
 }
 
 func (s *Server) answerPackets() {
@@ -131,7 +138,7 @@ func (s *Server) answerPackets() {
 			if _, err := fmt.Sscan(string(buf[:n]), &connection); err == nil && s.receipts != nil {
 				s.receipts.add(connection, s.addr)
 			}
-			_, _ = s.packets.WriteToUDPAddrPort(fmt.Appendf(nil, "%v %s", s.addr, buf[:n]), from)
+			_, _ = s.packets.WriteToUDPAddrPort(append([]byte(s.begin(from)), buf[:n]...), from)
 		}
 	}
 }
@@ -154,22 +161,28 @@ func (s *Server) Close() error {
 
 // answerLine is a line of a server, taken apart.
 type answerLine struct {
-	server              netip.AddrPort
+	server, client      netip.AddrPort
 	connection, request uint64
 	bye                 bool
 }
 
 func parseAnswer(line string) (a answerLine, err error) {
-	name, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
-	if a.server, err = netip.ParseAddrPort(name); err != nil {
-		return a, fmt.Errorf("no server of this package answers %q", line)
-	}
-	if rest == bye {
+	fields := strings.Fields(line)
+	if len(fields) == 2 && fields[1] == bye {
 		a.bye = true
-		return a, nil
+		a.server, err = netip.ParseAddrPort(fields[0])
+	} else if len(fields) == 4 {
+		var errs [4]error
+		a.server, errs[0] = netip.ParseAddrPort(fields[0])
+		a.client, errs[1] = netip.ParseAddrPort(fields[1])
+		a.connection, errs[2] = strconv.ParseUint(fields[2], 10, 64)
+		a.request, errs[3] = strconv.ParseUint(fields[3], 10, 64)
+		err = errors.Join(errs[:]...)
+	} else {
+		err = fmt.Errorf("%d words", len(fields))
 	}
-	if _, err := fmt.Sscanf(rest, "%d %d", &a.connection, &a.request); err != nil {
-		return a, fmt.Errorf("no server of this package answers %q", line)
+	if err != nil {
+		return a, fmt.Errorf("no server of this package answers %q: %w", line, err)
 	}
 	return a, nil
 }

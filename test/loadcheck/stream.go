@@ -308,7 +308,7 @@ func (s *stream) take(c *conn, data []byte) {
 			s.bad(c, &s.counts.WrongEndpoint, fmt.Sprintf("got the answer of %v to connection %d", a.server, a.connection))
 			s.close(c, time.Now())
 		case a.request == c.request && !c.since.IsZero():
-			s.answered(c, a.server)
+			s.answered(c, a.server, a.client)
 		default:
 			s.bad(c, &s.counts.WrongEndpoint, fmt.Sprintf("got an answer of %v to request %d, the last of them was %d", a.server, a.request, c.request))
 			s.close(c, time.Now())
@@ -330,11 +330,15 @@ func (s *stream) expire(now time.Time) {
 }
 
 // answered judges an answer.
-func (s *stream) answered(c *conn, server netip.AddrPort) {
+func (s *stream) answered(c *conn, server, client netip.AddrPort) {
 	now, since := time.Now(), c.since
 	c.since = time.Time{}
 	c.due = now.Add(s.Pause)
 	defer func() { c.heard = now }()
+	own := client.Addr() == s.src
+	if s.Own && !own {
+		s.bad(c, &s.counts.WrongEndpoint, fmt.Sprintf("was answered by %v, which sees the client %v", server, client))
+	}
 	if c.server.IsValid() {
 		s.established.success(since, now, s.o.EstablishedTimeout)
 		s.judgeEstablished(c, server, since, now)
@@ -348,6 +352,9 @@ func (s *stream) answered(c *conn, server netip.AddrPort) {
 		s.fresh.success(since, now, s.o.Timeout)
 	}
 	c.server = server
+	if own {
+		s.counts.Own++
+	}
 	s.judgeNew(c, since, now)
 	if !c.kept {
 		s.close(c, now)

@@ -27,13 +27,17 @@ type Host struct {
 	ns   *netns.NS
 	nl   *netlink.Handle
 	node *Host // of a pod
+	// closers are what else the host has.
+	closers []io.Closer
 
 	mu      sync.Mutex
 	servers map[serverKey]io.Closer
 	closed  bool
 }
 
-func newHost(name string, addrs []netip.Addr, sysctls []netns.Sysctl) (*Host, error) {
+// NewHost makes a host that is linked with no other, for topologies other than a [Lab]. The caller must Close it. Addrs are what it is known by: the caller gives
+// it devices with these addresses, by [Host.Netlink].
+func NewHost(name string, addrs []netip.Addr, sysctls []netns.Sysctl) (*Host, error) {
 	ns, err := netns.New()
 	if err != nil {
 		return nil, err
@@ -47,7 +51,7 @@ func newHost(name string, addrs []netip.Addr, sysctls []netns.Sysctl) (*Host, er
 		err = h.startLoopback()
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("host %s: %w", name, err), h.close())
+		return nil, errors.Join(fmt.Errorf("host %s: %w", name, err), h.Close())
 	}
 	return h, nil
 }
@@ -158,14 +162,23 @@ func (h *Host) unlink() error {
 	return nil
 }
 
-// close stops the host's servers and lets go of the namespace.
-func (h *Host) close() error {
+// Netlink returns a handle on the host's devices and routes, which is valid until the host is closed.
+func (h *Host) Netlink() *netlink.Handle { return h.nl }
+
+// Fd calls use with the file descriptor of the host's namespace; see [netns.NS.Fd].
+func (h *Host) Fd(use func(fd int) error) error { return h.ns.Fd(use) }
+
+// Close stops the host's servers and lets go of the namespace. A lab closes its own hosts.
+func (h *Host) Close() error {
 	h.mu.Lock()
 	servers := h.servers
 	h.servers, h.closed = nil, true
 	h.mu.Unlock()
 	for _, server := range servers {
 		server.Close()
+	}
+	for _, c := range h.closers {
+		c.Close()
 	}
 	if h.nl != nil {
 		h.nl.Close()

@@ -3,6 +3,7 @@
 package topology
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,8 @@ type Options struct {
 	NodePodCIDRs []netip.Prefix
 	// OtherPodCIDRs are for pods on the other node. Default: 10.244.2.0/24 and fd00:10:244:2::/64.
 	OtherPodCIDRs []netip.Prefix
+	// ThirdPodCIDRs are for pods on a third node, which has the address 3 in Underlay. Default: there is no third node.
+	ThirdPodCIDRs []netip.Prefix
 	// ServiceCIDRs are for cluster IPs. The lab itself does not use them. Default: 10.96.0.0/16 and fd00:10:96::/112.
 	ServiceCIDRs []netip.Prefix
 	// LimitICMP leaves the kernel's rate limit for ICMP errors in place on the nodes. By default it is lifted, as it always is on
@@ -53,12 +56,14 @@ func (o Options) withDefaults() Options {
 
 // Lab is a running cluster of namespaces. Its methods may be called from several goroutines.
 type Lab struct {
-	options                         Options
-	switchHost, node, other, client *Host
+	options                                Options
+	switchHost, node, other, third, client *Host
 
 	mu   sync.Mutex
 	pods map[string]*Host
-	used map[netip.Addr]bool // pod addresses ever given out: a late packet must not meet another pod
+	// overs are the clients of [Lab.AddHandedOver].
+	overs map[string]*Host
+	used  map[netip.Addr]bool // pod addresses ever given out: a late packet must not meet another pod
 	// onHost is called for each host that is the node under test or a pod on it; see OnHost.
 	onHost []func(*Host) error
 	macs   uint32
@@ -67,7 +72,7 @@ type Lab struct {
 
 // New builds the nodes and the client. It returns a [*netns.PermissionError] if the process may not make namespaces.
 func New(ctx context.Context, options Options) (*Lab, error) {
-	l := &Lab{options: options.withDefaults(), pods: map[string]*Host{}, used: map[netip.Addr]bool{}}
+	l := &Lab{options: options.withDefaults(), pods: map[string]*Host{}, overs: map[string]*Host{}, used: map[netip.Addr]bool{}}
 	if err := l.build(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("build the lab: %w", err), l.Close())
 	}
@@ -82,6 +87,19 @@ func (l *Lab) Node() *Host { return l.node }
 
 // OtherNode returns the second node. It routes, and does nothing else.
 func (l *Lab) OtherNode() *Host { return l.other }
+
+// Nodes returns all nodes, the node under test first.
+func (l *Lab) Nodes() []*Host {
+	nodes := []*Host{l.node, l.other}
+	if l.third != nil {
+		nodes = append(nodes, l.third)
+	}
+	return nodes
+}
+
+func (l *Lab) podCIDRs(node *Host) []netip.Prefix {
+	return map[*Host][]netip.Prefix{l.node: l.options.NodePodCIDRs, l.other: l.options.OtherPodCIDRs, l.third: l.options.ThirdPodCIDRs}[node]
+}
 
 // Client returns the host outside the cluster.
 func (l *Lab) Client() *Host { return l.client }
@@ -117,6 +135,8 @@ func (l *Lab) Pod(name string) *Host {
 type PodOptions struct {
 	// Name is required, and unique in the lab.
 	Name string
+	// Node is the node of the pod. Default: the node under test, or the other one with OtherNode.
+	Node *Host
 	// OtherNode puts the pod on the other node.
 	OtherNode bool
 	// Addrs are the pod's addresses, of any number and family. Default: one of each of its node's pod CIDRs.
@@ -130,13 +150,13 @@ func (l *Lab) AddPod(options PodOptions) (*Host, error) {
 	if options.Name == "" || l.pods[options.Name] != nil {
 		return nil, fmt.Errorf("pod %q: the name is empty or taken", options.Name)
 	}
-	node, cidrs := l.node, l.options.NodePodCIDRs
+	node := cmp.Or(options.Node, l.node)
 	if options.OtherNode {
-		node, cidrs = l.other, l.options.OtherPodCIDRs
+		node = l.other
 	}
 	addrs := slices.Clone(options.Addrs)
 	if len(addrs) == 0 {
-		for _, cidr := range cidrs {
+		for _, cidr := range l.podCIDRs(node) {
 			addr, err := l.allocate(cidr)
 			if err != nil {
 				return nil, fmt.Errorf("pod %q: %w", options.Name, err)
@@ -144,7 +164,7 @@ func (l *Lab) AddPod(options PodOptions) (*Host, error) {
 			addrs = append(addrs, addr)
 		}
 	}
-	pod, err := newHost(options.Name, addrs, hostSysctls)
+	pod, err := NewHost(options.Name, addrs, hostSysctls)
 	if err == nil {
 		l.pods[pod.Name] = pod
 		l.devs++
@@ -159,7 +179,7 @@ func (l *Lab) AddPod(options PodOptions) (*Host, error) {
 		err = fmt.Errorf("pod %q: %w", options.Name, err)
 		if pod != nil {
 			delete(l.pods, pod.Name)
-			err = errors.Join(err, pod.close())
+			err = errors.Join(err, pod.Close())
 		}
 		return nil, err
 	}
@@ -178,7 +198,7 @@ func (l *Lab) RemovePod(name string) error {
 		return fmt.Errorf("pod %q: there is none", name)
 	}
 	delete(l.pods, name)
-	return errors.Join(pod.unlink(), pod.close())
+	return errors.Join(pod.unlink(), pod.Close())
 }
 
 // Close removes everything. The lab must not be used afterwards.
@@ -187,14 +207,17 @@ func (l *Lab) Close() error {
 	defer l.mu.Unlock()
 	var errs []error
 	for _, pod := range l.pods {
-		errs = append(errs, pod.close())
+		errs = append(errs, pod.Close())
 	}
-	for _, host := range []*Host{l.node, l.other, l.client, l.switchHost} {
+	for _, client := range l.overs {
+		errs = append(errs, client.Close())
+	}
+	for _, host := range []*Host{l.node, l.other, l.third, l.client, l.switchHost} {
 		if host != nil {
-			errs = append(errs, host.close())
+			errs = append(errs, host.Close())
 		}
 	}
-	l.pods = nil
+	l.pods, l.overs = nil, nil
 	return errors.Join(errs...)
 }
 

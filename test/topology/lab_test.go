@@ -33,11 +33,12 @@ func TestMain(m *testing.M) {
 
 // TestAllHostsReachEachOther connects all pairs of hosts, over all protocols and families. No address is translated.
 func TestAllHostsReachEachOther(t *testing.T) {
-	l := newLab(t, Options{})
+	l := newLab(t, Options{ThirdPodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.3.0/24"), netip.MustParsePrefix("fd00:10:244:3::/64")}})
 	a := addPod(t, l, PodOptions{Name: "a"})
 	b := addPod(t, l, PodOptions{Name: "b"})
 	c := addPod(t, l, PodOptions{Name: "c", OtherNode: true})
-	hosts := []*Host{a, b, c, l.Node(), l.OtherNode(), l.Client()}
+	d := addPod(t, l, PodOptions{Name: "d", Node: l.Nodes()[2]})
+	hosts := append(l.Nodes(), a, b, c, d, l.Client())
 	protocols := []state.Protocol{state.TCP, state.UDP}
 	if HasSCTP() {
 		protocols = append(protocols, state.SCTP)
@@ -82,11 +83,11 @@ func TestOutcomes(t *testing.T) {
 			}
 		}
 	}
-	island, err := newHost("island", nil, hostSysctls)
+	island, err := NewHost("island", nil, hostSysctls)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer island.close()
+	defer island.Close()
 	got := island.Probe(t.Context(), state.TCP, netip.MustParseAddrPort("192.0.2.1:80"), ProbeOptions{})
 	if got.Outcome != Unreachable {
 		t.Errorf("without a route: %+v, want unreachable", got)

@@ -104,11 +104,11 @@ func TestParseShortPackets(t *testing.T) {
 
 // A recorder of a host that is gone is an error.
 func TestRecordNowhere(t *testing.T) {
-	h, err := newHost("gone", nil, []netns.Sysctl{})
+	h, err := NewHost("gone", nil, []netns.Sysctl{})
 	if err != nil {
 		t.Skip(err)
 	}
-	if err := h.close(); err != nil {
+	if err := h.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := h.Record(); !errors.Is(err, os.ErrClosed) {

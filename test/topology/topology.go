@@ -17,6 +17,9 @@ import (
 // leads to the node.
 var gateways = []netip.Addr{netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")}
 
+// bridgeName is the name of the device of the switch.
+const bridgeName = "br0"
+
 // build makes the hosts that every lab has, and the underlay between them.
 func (l *Lab) build(ctx context.Context) (err error) {
 	sysctls := nodeSysctls
@@ -29,16 +32,21 @@ func (l *Lab) build(ctx context.Context) (err error) {
 		}
 		return list
 	}
-	if l.switchHost, err = newHost("switch", nil, hostSysctls); err != nil {
+	if l.switchHost, err = NewHost("switch", nil, hostSysctls); err != nil {
 		return err
 	}
-	if l.node, err = newHost("node", addrs(1), sysctls); err != nil {
+	if l.node, err = NewHost("node", addrs(1), sysctls); err != nil {
 		return err
 	}
-	if l.other, err = newHost("other", addrs(2), sysctls); err != nil {
+	if l.other, err = NewHost("other", addrs(2), sysctls); err != nil {
 		return err
 	}
-	if l.client, err = newHost("client", addrs(100), hostSysctls); err != nil {
+	if len(l.options.ThirdPodCIDRs) > 0 {
+		if l.third, err = NewHost("third", addrs(3), sysctls); err != nil {
+			return err
+		}
+	}
+	if l.client, err = NewHost("client", addrs(100), hostSysctls); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -49,7 +57,7 @@ func (l *Lab) build(ctx context.Context) (err error) {
 
 func (l *Lab) buildUnderlay() error {
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "br0"
+	attrs.Name = bridgeName
 	bridge := &netlink.Bridge{LinkAttrs: attrs}
 	if err := l.switchHost.nl.LinkAdd(bridge); err != nil {
 		return fmt.Errorf("add the bridge: %w", err)
@@ -57,7 +65,7 @@ func (l *Lab) buildUnderlay() error {
 	if err := l.switchHost.nl.LinkSetUp(bridge); err != nil {
 		return fmt.Errorf("start the bridge: %w", err)
 	}
-	hosts := []*Host{l.node, l.other, l.client}
+	hosts := append(l.Nodes(), l.client)
 	devs := map[*Host]netlink.Link{}
 	for _, host := range hosts {
 		up, down, err := l.veth(l.switchHost, host.Name, host, UnderlayInterface)
@@ -86,13 +94,16 @@ func (l *Lab) buildUnderlay() error {
 	}
 	// The node's default route is the client, so that the node finds a route for virtual addresses; the client forwards
 	// nothing.
-	return firstError(
-		l.client.addRoutes(devs[l.client], defaults(l.node.Addrs), l.node.Addrs, nil),
-		l.node.addRoutes(devs[l.node], defaults(l.client.Addrs), l.client.Addrs, nil),
-		l.other.addRoutes(devs[l.other], defaults(l.client.Addrs), l.client.Addrs, nil),
-		l.node.addRoutes(devs[l.node], l.options.OtherPodCIDRs, l.other.Addrs, nil),
-		l.other.addRoutes(devs[l.other], l.options.NodePodCIDRs, l.node.Addrs, nil),
-	)
+	errs := []error{l.client.addRoutes(devs[l.client], defaults(l.node.Addrs), l.node.Addrs, nil)}
+	for _, node := range l.Nodes() {
+		errs = append(errs, node.addRoutes(devs[node], defaults(l.client.Addrs), l.client.Addrs, nil))
+		for _, peer := range l.Nodes() {
+			if peer != node {
+				errs = append(errs, node.addRoutes(devs[node], l.podCIDRs(peer), peer.Addrs, nil))
+			}
+		}
+	}
+	return firstError(errs...)
 }
 
 // joinPod connects a pod with its node, on which the device gets the name dev.

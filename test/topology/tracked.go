@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
 )
@@ -15,6 +17,11 @@ import (
 // Not all kernels can do that.
 func (h *Host) TrackTimes() error {
 	return h.SetSysctls(netns.Sysctl{Path: "net/netfilter/nf_conntrack_timestamp", Value: "1"})
+}
+
+// Forget has the host's connection tracking forget all connections. A client that uses a port again then has a new one.
+func (h *Host) Forget() error {
+	return h.Do(func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) })
 }
 
 // Tracked returns what the host's connection tracking knows of connections from an address: a line for each, as in /proc/net/nf_conntrack, which not all

@@ -87,7 +87,7 @@ func (y *yard) Status() *view.Status {
 	defer y.mu.Unlock()
 	return &view.Status{
 		Program: "switchyard", Version: "v1.9.0", Node: "node-a", Mode: "nftables", Started: y.started, Revision: uint64(snapshot.Revision()), Applied: uint64(y.status.Applied),
-		LastSuccess: y.status.LastSuccess, PendingSince: y.status.Pending, Services: snapshot.Len(), Healthy: true, Problems: y.problems,
+		LastSuccess: y.status.LastSuccess, PendingSince: y.status.Pending, Services: snapshot.Len(), Healthy: true, Problems: y.problems, Edge: &view.Edge{Ports: 6, Left: 2, Draining: 1},
 	}
 }
 

@@ -171,6 +171,7 @@ func TestPage(t *testing.T) {
 	b := open(t, y.serve(""), colours("light"))
 	y.busy()
 	b.sees("#health", "node-a is healthy")
+	b.sees("#health", "edge: 6 ports handed over, 2 left to nftables, 1 frontend draining")
 	b.sees("#count", "18 Services")
 	b.sees(".row .c5", "no endpoint of the Service is ready")
 	b.picture("page-light")

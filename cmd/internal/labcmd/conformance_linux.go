@@ -31,6 +31,7 @@ type conformanceOptions struct {
 	limits    []string
 	detector  string
 	shares    bool
+	edge      bool
 	seeds     int
 	firstSeed uint64
 	atOnce    int
@@ -78,6 +79,7 @@ namespaces is touched. SIGINT and SIGTERM end the stories that are under way, an
 	f.StringSliceVar(&o.limits, "limit", nil, "what the dataplane cannot do, checked as such: "+strings.Join(limitNames(), ", "))
 	f.StringVar(&o.detector, "detect", "", "how the node recognizes pods in stories that do not say: cluster-cidr, node-cidr or prefix:pod (default: cluster-cidr)")
 	f.BoolVar(&o.shares, "shares-tables", false, "the rules are in iptables-nft's tables, together with other programs' rules")
+	f.BoolVar(&o.edge, "edge", false, "the node takes part in the edge: it takes packets that others hand over, at UDP port 7635")
 	f.IntVar(&o.seeds, "seeds", 4, "number of random histories")
 	f.Uint64Var(&o.firstSeed, "first-seed", 1, "seed of the first of them, to repeat one")
 	f.IntVar(&o.atOnce, "at-once", 0, "number of stories at the same time (default: one for each processor)")
@@ -96,7 +98,7 @@ func limitNames() (names []string) {
 
 // check runs what the flags select.
 func (o *conformanceOptions) check(ctx context.Context, command string, program []string, stdout io.Writer) error {
-	d := conformance.Dataplane{Detector: o.detector, SharesTables: o.shares, Seeds: o.seeds, FirstSeed: o.firstSeed}
+	d := conformance.Dataplane{Detector: o.detector, SharesTables: o.shares, Edge: o.edge, Seeds: o.seeds, FirstSeed: o.firstSeed}
 	selected, err := o.selector()
 	if err == nil {
 		d.Limits, err = o.claims()

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
@@ -41,6 +42,7 @@ type labOptions struct {
 	format    string
 	strict    bool
 	dataplane string
+	edge      bool
 	page      cli.PageAddress
 	log       cli.LogFlags
 }
@@ -74,11 +76,16 @@ connection of the last round, and a form for explain.
 With --dataplane userspace a relay above nftables accepts connections and continues them,
 so that endpoints see the node's address. With --dataplane ebpf there are socket hooks above
 nftables on the node. The last line says how many connections the hooks have translated; nftables
-translates the others. That needs root.`,
+translates the others. That needs root.
+
+With --edge three nodes hand connections from outside over to each other, for Services with the
+annotation switchyard.net/edge: "true". Their pods see the client. The table has the number of
+connections that were handed over. That needs root, and Linux 6.6.`,
 		Example: `  switchyard lab                         # a web shop, as an example
   switchyard lab my-app/                 # your own manifests
   switchyard lab my-app/overlays/test    # a Kustomize directory
   helm template my-chart | switchyard lab -
+  switchyard lab --edge examples/edge    # with nodes that hand connections over; as root
   switchyard lab --ui my-app/            # and look at http://127.0.0.1:10270/
   switchyard lab --once --strict my-app/ # in continuous integration
   switchyard lab --once --strict -o github my-app/  # with annotations at the lines of the manifests`,
@@ -97,6 +104,7 @@ translates the others. That needs root.`,
 	f.StringVarP(&o.format, "output", "o", "", "with --once, print json, junit or github (annotations of GitHub Actions) in place of the table")
 	f.BoolVar(&o.strict, "strict", false, "with --once, exit with 1 if the manifests have faults or warnings")
 	f.StringVar(&o.dataplane, "dataplane", string(config.ModeNFTables), "nftables, iptables, or above nftables: ebpf for socket hooks, ipvs, userspace for a relay")
+	f.BoolVar(&o.edge, "edge", false, "have three nodes hand connections from outside over to each other, with dataplane nftables or ebpf; needs root")
 	f.Var(&o.page, "ui", "serve a page for browsers at 127.0.0.1:10270, or at an IP and port that are given as --ui=IP:PORT; everybody who can connect may read it")
 	f.Lookup("ui").NoOptDefVal = defaultLabPage
 	o.log.Register(f)
@@ -124,7 +132,10 @@ func (o *labOptions) run(ctx context.Context, stdin io.Reader, stdout, stderr io
 	if !slices.Contains(labDataplanes, o.dataplane) {
 		return cli.Usage("switchyard lab", cli.NoneOf("dataplane", o.dataplane, labDataplanes...))
 	}
+	edgeBelow := []string{string(config.ModeNFTables), string(config.ModeEBPF)}
 	switch {
+	case o.edge && !slices.Contains(edgeBelow, o.dataplane):
+		return cli.Usage("switchyard lab", fmt.Errorf("--edge is for --dataplane %s: leave one of them out", strings.Join(edgeBelow, " and ")))
 	case o.format != "" && !slices.Contains(lab.Formats, o.format):
 		return cli.Usage("switchyard lab", cli.NoneOf("output", o.format, lab.Formats...))
 	case o.format != "" && !o.once:
@@ -135,6 +146,11 @@ func (o *labOptions) run(ctx context.Context, stdin io.Reader, stdout, stderr io
 		return cli.Usage("switchyard lab", errors.New("--ui is not for --once, which ends after one round: leave one of them out"))
 	case o.page.IsValid() && o.page.Addr().IsUnspecified():
 		return cli.Usage("switchyard lab", fmt.Errorf("--ui: %v is a wildcard; give one address, such as %s", o.page.AddrPort, defaultLabPage))
+	}
+	if o.edge {
+		if err := lab.EdgeAvailable(); err != nil {
+			return fmt.Errorf("--edge: %w; run it with sudo, or leave out --edge", err)
+		}
 	}
 	page, err := o.enter()
 	if err != nil {
@@ -162,7 +178,7 @@ func (o *labOptions) run(ctx context.Context, stdin io.Reader, stdout, stderr io
 	}
 	options := lab.Options{
 		Inputs: in, Format: o.format, Strict: o.strict, Out: stdout, Size: size, Colour: width > 0 && os.Getenv("NO_COLOR") == "", Logger: log,
-		Relays: o.dataplane == string(config.ModeUserspace), Page: page, Mode: o.dataplane,
+		Relays: o.dataplane == string(config.ModeUserspace), Edge: o.edge, Page: page, Mode: o.dataplane,
 		Dataplane: func(l *topology.Lab) (lab.Dataplane, error) { return o.open(ctx, l, log) },
 	}
 	if !o.once {
@@ -173,10 +189,18 @@ func (o *labOptions) run(ctx context.Context, stdin io.Reader, stdout, stderr io
 
 // open makes the dataplane of the node under test.
 func (o *labOptions) open(ctx context.Context, l *topology.Lab, log *slog.Logger) (lab.Dataplane, error) {
-	if config.Mode(o.dataplane) != config.ModeEBPF {
+	base := nftables.Options{Logger: log}
+	if o.edge {
+		base.Edge = lab.EdgeMark
+	}
+	switch {
+	case config.Mode(o.dataplane) == config.ModeEBPF:
+	case o.edge:
+		return nftables.New(ctx, base)
+	default:
 		return dataplanes.Open(ctx, o.dataplane, dataplanes.Options{Logger: log})
 	}
-	pair, err := sockethooks.NewPair(ctx, sockethooks.Of(l), nftables.Options{Logger: log}, new(atomic.Uint64))
+	pair, err := sockethooks.NewPair(ctx, sockethooks.Of(l), base, new(atomic.Uint64))
 	if err != nil {
 		return nil, fmt.Errorf("%w; leave out --dataplane to go without hooks", err)
 	}

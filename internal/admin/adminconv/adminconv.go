@@ -24,6 +24,9 @@ func FromStatus(s *view.Status) *adminv1.Status {
 	for _, p := range s.Problems {
 		m.Problems = append(m.Problems, &adminv1.Problem{Part: p.Part, Message: p.Message, Fault: p.Fault})
 	}
+	if e := s.Edge; e != nil {
+		m.Edge = &adminv1.Edge{Ports: uint64(e.Ports), Left: uint64(e.Left), Draining: uint64(e.Draining), HandedOver: e.HandedOver, TakenIn: e.TakenIn}
+	}
 	return m
 }
 
@@ -35,6 +38,9 @@ func ToStatus(m *adminv1.Status) *view.Status {
 	}
 	for _, p := range m.GetProblems() {
 		s.Problems = append(s.Problems, view.Problem{Part: p.GetPart(), Message: p.GetMessage(), Fault: p.GetFault()})
+	}
+	if e := m.GetEdge(); e != nil {
+		s.Edge = &view.Edge{Ports: int(e.GetPorts()), Left: int(e.GetLeft()), Draining: int(e.GetDraining()), HandedOver: e.GetHandedOver(), TakenIn: e.GetTakenIn()}
 	}
 	return s
 }

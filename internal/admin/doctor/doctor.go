@@ -52,6 +52,7 @@ type check struct {
 var checks = []check{
 	{"permissions", permissions},
 	{"dataplane", dataplanes},
+	{"edge", edge},
 	{"proxy", proxy},
 	{"leftovers", leftBehind},
 	{"other proxies", otherProxies},

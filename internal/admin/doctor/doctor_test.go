@@ -92,6 +92,7 @@ func TestFindings(t *testing.T) {
 	api := func(a API, err error) func(*Node, map[string]string) {
 		return func(n *Node, _ map[string]string) { n.API = func(context.Context) (API, error) { return a, err } }
 	}
+	noTCX := func() error { return errors.New("no TCX\nno BTF") }
 	noCaps := "CapEff:\t0000000000000000\n"
 	for name, tt := range map[string]struct {
 		change func(*Node, map[string]string)
@@ -111,9 +112,14 @@ func TestFindings(t *testing.T) {
 		"mode cannot run":  {func(n *Node, _ map[string]string) { n.Mode = "ipvs" }, "dataplane", Fault, "mode ipvs, which is in use, cannot run here: no ip_vs"},
 		"hooks cannot run": {func(n *Node, _ map[string]string) { n.Mode = "ebpf"; n.Dataplanes[1].Mode = "ebpf" }, "dataplane", Warning, "mode ebpf, which is in use"},
 		"mode not in use":  {twoLines, "dataplane", Info, "mode ipvs, which is not in use, cannot run here: no ip_vs; no ip_vs_rr"},
-		"API not asked":    {nil, "API server", Info, "not asked"},
-		"clock not asked":  {nil, "clock", Info, "not compared"},
-		"relay not asked":  {nil, "relay", Info, "not asked"},
+		"edge not in use":  {func(n *Node, _ map[string]string) { n.EdgeAvailable = noTCX }, "edge", Info, "the edge, which is not in use, cannot run here: no TCX; no BTF"},
+		"edge cannot run": {func(n *Node, _ map[string]string) { n.EdgeMode, n.EdgeAvailable = "tcx", noTCX }, "edge", Warning,
+			"the edge, which is in use (edge.mode tcx), cannot run here: no TCX"},
+		"edge can run": {func(n *Node, _ map[string]string) { n.EdgeMode, n.EdgeAvailable = "xdp", func() error { return nil } }, "edge", OK,
+			"the edge, which is in use (edge.mode xdp), can run on this kernel"},
+		"API not asked":   {nil, "API server", Info, "not asked"},
+		"clock not asked": {nil, "clock", Info, "not compared"},
+		"relay not asked": {nil, "relay", Info, "not asked"},
 		"nobody updates": {func(n *Node, _ map[string]string) { n.Health, n.Holder = noHealth, noHolder }, "proxy", Fault,
 			"that no process updates: none holds the lock of this network namespace, and none answers at 127.0.0.1:10256: connection refused"},
 		"another one updates": {func(n *Node, _ map[string]string) { n.Holder = noHolder }, "proxy", Fault, "the process that answers at 127.0.0.1:10256 programs another kernel, or none"},

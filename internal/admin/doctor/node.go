@@ -21,6 +21,9 @@ type Node struct {
 	Mode string
 	// Dataplanes are all that this program has, with why each cannot run here. The first one serves where another cannot.
 	Dataplanes []Dataplane
+	// EdgeMode is edge.mode of the configuration, empty if the edge is off. EdgeAvailable returns why the edge cannot run here. It is nil for systems without an edge.
+	EdgeMode      string
+	EdgeAvailable func() error
 	// NodePorts are the ports of the cluster's NodePorts, the first and the last.
 	NodePorts [2]int
 	// Programmed reports whether the kernel holds rules of Switchyard.

@@ -89,6 +89,27 @@ func dataplanes(_ context.Context, n *Node) []Finding {
 	return found
 }
 
+// edge looks whether connections can be handed over between nodes. Whether the network takes the answers, a running process finds out and reports.
+func edge(_ context.Context, n *Node) []Finding {
+	if n.EdgeAvailable == nil {
+		return nil
+	}
+	err, used := n.EdgeAvailable(), n.EdgeMode != ""
+	switch {
+	case err == nil && used:
+		return fine("the edge, which is in use (edge.mode %s), can run on this kernel", n.EdgeMode)
+	case err == nil:
+		return fine("the edge, which is not in use, can run on this kernel")
+	case used:
+		return []Finding{{
+			Level: Warning, Summary: fmt.Sprintf("the edge, which is in use (edge.mode %s), cannot run here: %v", n.EdgeMode, err),
+			Meaning: "nftables serves all connections of Services with endpoints on this node, on all nodes: nothing fails, and servers do not see the addresses of clients",
+			Remedy:  "provide what the message names, or set edge.mode to none",
+		}}
+	}
+	return info("the edge, which is not in use, cannot run here: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
+}
+
 // proxy compares what the kernel holds with what a running proxy says.
 func proxy(ctx context.Context, n *Node) []Finding {
 	programmed, err := n.Programmed()

@@ -185,8 +185,10 @@ type Status struct {
 	// Services that the dataplane cannot program.
 	Failed uint64 `protobuf:"varint,11,opt,name=failed,proto3" json:"failed,omitempty"`
 	// Whether the dataplane keeps up: what /livez says.
-	Healthy       bool       `protobuf:"varint,12,opt,name=healthy,proto3" json:"healthy,omitempty"`
-	Problems      []*Problem `protobuf:"bytes,13,rep,name=problems,proto3" json:"problems,omitempty"`
+	Healthy  bool       `protobuf:"varint,12,opt,name=healthy,proto3" json:"healthy,omitempty"`
+	Problems []*Problem `protobuf:"bytes,13,rep,name=problems,proto3" json:"problems,omitempty"`
+	// The edge in front of nftables. Unset if there is none.
+	Edge          *Edge `protobuf:"bytes,14,opt,name=edge,proto3" json:"edge,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -312,6 +314,94 @@ func (x *Status) GetProblems() []*Problem {
 	return nil
 }
 
+func (x *Status) GetEdge() *Edge {
+	if x != nil {
+		return x.Edge
+	}
+	return nil
+}
+
+// Edge is how the edge of a node is doing, which hands connections from outside over to other nodes.
+type Edge struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ports of Services, each in one IP family, whose new connections are handed over.
+	Ports uint64 `protobuf:"varint,1,opt,name=ports,proto3" json:"ports,omitempty"`
+	// Ports that nftables serves for now, because something is lacking.
+	Left uint64 `protobuf:"varint,2,opt,name=left,proto3" json:"left,omitempty"`
+	// Frontends that keep the connections that they have, and get no new ones.
+	Draining uint64 `protobuf:"varint,3,opt,name=draining,proto3" json:"draining,omitempty"`
+	// Packets that were handed over, and packets that were taken from other nodes.
+	HandedOver    uint64 `protobuf:"varint,4,opt,name=handed_over,json=handedOver,proto3" json:"handed_over,omitempty"`
+	TakenIn       uint64 `protobuf:"varint,5,opt,name=taken_in,json=takenIn,proto3" json:"taken_in,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Edge) Reset() {
+	*x = Edge{}
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Edge) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Edge) ProtoMessage() {}
+
+func (x *Edge) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Edge.ProtoReflect.Descriptor instead.
+func (*Edge) Descriptor() ([]byte, []int) {
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Edge) GetPorts() uint64 {
+	if x != nil {
+		return x.Ports
+	}
+	return 0
+}
+
+func (x *Edge) GetLeft() uint64 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
+func (x *Edge) GetDraining() uint64 {
+	if x != nil {
+		return x.Draining
+	}
+	return 0
+}
+
+func (x *Edge) GetHandedOver() uint64 {
+	if x != nil {
+		return x.HandedOver
+	}
+	return 0
+}
+
+func (x *Edge) GetTakenIn() uint64 {
+	if x != nil {
+		return x.TakenIn
+	}
+	return 0
+}
+
 // Problem is one thing that is not as it should be.
 type Problem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -326,7 +416,7 @@ type Problem struct {
 
 func (x *Problem) Reset() {
 	*x = Problem{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -338,7 +428,7 @@ func (x *Problem) String() string {
 func (*Problem) ProtoMessage() {}
 
 func (x *Problem) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -351,7 +441,7 @@ func (x *Problem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Problem.ProtoReflect.Descriptor instead.
 func (*Problem) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Problem) GetPart() string {
@@ -390,7 +480,7 @@ type Selection struct {
 
 func (x *Selection) Reset() {
 	*x = Selection{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -402,7 +492,7 @@ func (x *Selection) String() string {
 func (*Selection) ProtoMessage() {}
 
 func (x *Selection) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -415,7 +505,7 @@ func (x *Selection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Selection.ProtoReflect.Descriptor instead.
 func (*Selection) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Selection) GetKind() Kind {
@@ -451,7 +541,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -463,7 +553,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -476,7 +566,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListRequest) GetSelection() *Selection {
@@ -505,7 +595,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -517,7 +607,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -530,7 +620,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListResponse) GetRows() []*Row {
@@ -557,7 +647,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -569,7 +659,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -582,7 +672,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WatchRequest) GetSelection() *Selection {
@@ -605,7 +695,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -617,7 +707,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -630,7 +720,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *WatchResponse) GetSet() []*Row {
@@ -664,7 +754,7 @@ type Row struct {
 
 func (x *Row) Reset() {
 	*x = Row{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -676,7 +766,7 @@ func (x *Row) String() string {
 func (*Row) ProtoMessage() {}
 
 func (x *Row) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -689,7 +779,7 @@ func (x *Row) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Row.ProtoReflect.Descriptor instead.
 func (*Row) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Row) GetKey() string {
@@ -780,7 +870,7 @@ type Service struct {
 
 func (x *Service) Reset() {
 	*x = Service{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -792,7 +882,7 @@ func (x *Service) String() string {
 func (*Service) ProtoMessage() {}
 
 func (x *Service) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -805,7 +895,7 @@ func (x *Service) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Service.ProtoReflect.Descriptor instead.
 func (*Service) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Service) GetNamespace() string {
@@ -904,7 +994,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -916,7 +1006,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -929,7 +1019,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Finding) GetReason() string {
@@ -1026,7 +1116,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1038,7 +1128,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1051,7 +1141,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Port) GetName() string {
@@ -1103,7 +1193,7 @@ type Endpoints struct {
 
 func (x *Endpoints) Reset() {
 	*x = Endpoints{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1115,7 +1205,7 @@ func (x *Endpoints) String() string {
 func (*Endpoints) ProtoMessage() {}
 
 func (x *Endpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1128,7 +1218,7 @@ func (x *Endpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoints.ProtoReflect.Descriptor instead.
 func (*Endpoints) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Endpoints) GetUsed() uint32 {
@@ -1189,7 +1279,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1201,7 +1291,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1214,7 +1304,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Endpoint) GetNamespace() string {
@@ -1344,7 +1434,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1356,7 +1446,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +1459,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Node) GetName() string {
@@ -1410,7 +1500,7 @@ func (x *Node) GetSelf() bool {
 // ExplainRequest asks about a connection, in the words of `switchyard explain`.
 type ExplainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// node, outside or an IP address.
+	// node, outside or an IP address, maybe with a port.
 	From string `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
 	// svc/NAMESPACE/NAME[:PORT[/PROTOCOL]] or IP:PORT[/PROTOCOL].
 	To            string `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
@@ -1420,7 +1510,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1432,7 +1522,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1445,7 +1535,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExplainRequest) GetFrom() string {
@@ -1474,7 +1564,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1486,7 +1576,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1499,7 +1589,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExplainResponse) GetAnswers() []string {
@@ -1522,7 +1612,7 @@ type TrafficRequest struct {
 
 func (x *TrafficRequest) Reset() {
 	*x = TrafficRequest{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1534,7 +1624,7 @@ func (x *TrafficRequest) String() string {
 func (*TrafficRequest) ProtoMessage() {}
 
 func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1547,7 +1637,7 @@ func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficRequest.ProtoReflect.Descriptor instead.
 func (*TrafficRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TrafficRequest) GetSelection() *Selection {
@@ -1580,7 +1670,7 @@ type TrafficResponse struct {
 
 func (x *TrafficResponse) Reset() {
 	*x = TrafficResponse{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1592,7 +1682,7 @@ func (x *TrafficResponse) String() string {
 func (*TrafficResponse) ProtoMessage() {}
 
 func (x *TrafficResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1605,7 +1695,7 @@ func (x *TrafficResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficResponse.ProtoReflect.Descriptor instead.
 func (*TrafficResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TrafficResponse) GetAt() *timestamppb.Timestamp {
@@ -1657,7 +1747,7 @@ type PortTraffic struct {
 
 func (x *PortTraffic) Reset() {
 	*x = PortTraffic{}
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1669,7 +1759,7 @@ func (x *PortTraffic) String() string {
 func (*PortTraffic) ProtoMessage() {}
 
 func (x *PortTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_switchyard_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1682,7 +1772,7 @@ func (x *PortTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PortTraffic.ProtoReflect.Descriptor instead.
 func (*PortTraffic) Descriptor() ([]byte, []int) {
-	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_switchyard_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PortTraffic) GetNamespace() string {
@@ -1741,7 +1831,7 @@ const file_switchyard_admin_v1_admin_proto_rawDesc = "" +
 	"\x1fswitchyard/admin/v1/admin.proto\x12\x13switchyard.admin.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n" +
 	"\x10GetStatusRequest\"H\n" +
 	"\x11GetStatusResponse\x123\n" +
-	"\x06status\x18\x01 \x01(\v2\x1b.switchyard.admin.v1.StatusR\x06status\"\xd8\x03\n" +
+	"\x06status\x18\x01 \x01(\v2\x1b.switchyard.admin.v1.StatusR\x06status\"\x87\x04\n" +
 	"\x06Status\x12\x18\n" +
 	"\aprogram\x18\x01 \x01(\tR\aprogram\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x12\n" +
@@ -1756,7 +1846,15 @@ const file_switchyard_admin_v1_admin_proto_rawDesc = "" +
 	" \x01(\x04R\bservices\x12\x16\n" +
 	"\x06failed\x18\v \x01(\x04R\x06failed\x12\x18\n" +
 	"\ahealthy\x18\f \x01(\bR\ahealthy\x128\n" +
-	"\bproblems\x18\r \x03(\v2\x1c.switchyard.admin.v1.ProblemR\bproblems\"M\n" +
+	"\bproblems\x18\r \x03(\v2\x1c.switchyard.admin.v1.ProblemR\bproblems\x12-\n" +
+	"\x04edge\x18\x0e \x01(\v2\x19.switchyard.admin.v1.EdgeR\x04edge\"\x88\x01\n" +
+	"\x04Edge\x12\x14\n" +
+	"\x05ports\x18\x01 \x01(\x04R\x05ports\x12\x12\n" +
+	"\x04left\x18\x02 \x01(\x04R\x04left\x12\x1a\n" +
+	"\bdraining\x18\x03 \x01(\x04R\bdraining\x12\x1f\n" +
+	"\vhanded_over\x18\x04 \x01(\x04R\n" +
+	"handedOver\x12\x19\n" +
+	"\btaken_in\x18\x05 \x01(\x04R\atakenIn\"M\n" +
 	"\aProblem\x12\x12\n" +
 	"\x04part\x18\x01 \x01(\tR\x04part\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x14\n" +
@@ -1893,75 +1991,77 @@ func file_switchyard_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_switchyard_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_switchyard_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_switchyard_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_switchyard_admin_v1_admin_proto_goTypes = []any{
 	(Kind)(0),                     // 0: switchyard.admin.v1.Kind
 	(*GetStatusRequest)(nil),      // 1: switchyard.admin.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),     // 2: switchyard.admin.v1.GetStatusResponse
 	(*Status)(nil),                // 3: switchyard.admin.v1.Status
-	(*Problem)(nil),               // 4: switchyard.admin.v1.Problem
-	(*Selection)(nil),             // 5: switchyard.admin.v1.Selection
-	(*ListRequest)(nil),           // 6: switchyard.admin.v1.ListRequest
-	(*ListResponse)(nil),          // 7: switchyard.admin.v1.ListResponse
-	(*WatchRequest)(nil),          // 8: switchyard.admin.v1.WatchRequest
-	(*WatchResponse)(nil),         // 9: switchyard.admin.v1.WatchResponse
-	(*Row)(nil),                   // 10: switchyard.admin.v1.Row
-	(*Service)(nil),               // 11: switchyard.admin.v1.Service
-	(*Finding)(nil),               // 12: switchyard.admin.v1.Finding
-	(*Port)(nil),                  // 13: switchyard.admin.v1.Port
-	(*Endpoints)(nil),             // 14: switchyard.admin.v1.Endpoints
-	(*Endpoint)(nil),              // 15: switchyard.admin.v1.Endpoint
-	(*Node)(nil),                  // 16: switchyard.admin.v1.Node
-	(*ExplainRequest)(nil),        // 17: switchyard.admin.v1.ExplainRequest
-	(*ExplainResponse)(nil),       // 18: switchyard.admin.v1.ExplainResponse
-	(*TrafficRequest)(nil),        // 19: switchyard.admin.v1.TrafficRequest
-	(*TrafficResponse)(nil),       // 20: switchyard.admin.v1.TrafficResponse
-	(*PortTraffic)(nil),           // 21: switchyard.admin.v1.PortTraffic
-	nil,                           // 22: switchyard.admin.v1.Endpoints.ReasonsEntry
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
+	(*Edge)(nil),                  // 4: switchyard.admin.v1.Edge
+	(*Problem)(nil),               // 5: switchyard.admin.v1.Problem
+	(*Selection)(nil),             // 6: switchyard.admin.v1.Selection
+	(*ListRequest)(nil),           // 7: switchyard.admin.v1.ListRequest
+	(*ListResponse)(nil),          // 8: switchyard.admin.v1.ListResponse
+	(*WatchRequest)(nil),          // 9: switchyard.admin.v1.WatchRequest
+	(*WatchResponse)(nil),         // 10: switchyard.admin.v1.WatchResponse
+	(*Row)(nil),                   // 11: switchyard.admin.v1.Row
+	(*Service)(nil),               // 12: switchyard.admin.v1.Service
+	(*Finding)(nil),               // 13: switchyard.admin.v1.Finding
+	(*Port)(nil),                  // 14: switchyard.admin.v1.Port
+	(*Endpoints)(nil),             // 15: switchyard.admin.v1.Endpoints
+	(*Endpoint)(nil),              // 16: switchyard.admin.v1.Endpoint
+	(*Node)(nil),                  // 17: switchyard.admin.v1.Node
+	(*ExplainRequest)(nil),        // 18: switchyard.admin.v1.ExplainRequest
+	(*ExplainResponse)(nil),       // 19: switchyard.admin.v1.ExplainResponse
+	(*TrafficRequest)(nil),        // 20: switchyard.admin.v1.TrafficRequest
+	(*TrafficResponse)(nil),       // 21: switchyard.admin.v1.TrafficResponse
+	(*PortTraffic)(nil),           // 22: switchyard.admin.v1.PortTraffic
+	nil,                           // 23: switchyard.admin.v1.Endpoints.ReasonsEntry
+	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 25: google.protobuf.Duration
 }
 var file_switchyard_admin_v1_admin_proto_depIdxs = []int32{
 	3,  // 0: switchyard.admin.v1.GetStatusResponse.status:type_name -> switchyard.admin.v1.Status
-	23, // 1: switchyard.admin.v1.Status.started:type_name -> google.protobuf.Timestamp
-	23, // 2: switchyard.admin.v1.Status.last_success:type_name -> google.protobuf.Timestamp
-	23, // 3: switchyard.admin.v1.Status.pending_since:type_name -> google.protobuf.Timestamp
-	4,  // 4: switchyard.admin.v1.Status.problems:type_name -> switchyard.admin.v1.Problem
-	0,  // 5: switchyard.admin.v1.Selection.kind:type_name -> switchyard.admin.v1.Kind
-	5,  // 6: switchyard.admin.v1.ListRequest.selection:type_name -> switchyard.admin.v1.Selection
-	10, // 7: switchyard.admin.v1.ListResponse.rows:type_name -> switchyard.admin.v1.Row
-	5,  // 8: switchyard.admin.v1.WatchRequest.selection:type_name -> switchyard.admin.v1.Selection
-	10, // 9: switchyard.admin.v1.WatchResponse.set:type_name -> switchyard.admin.v1.Row
-	11, // 10: switchyard.admin.v1.Row.service:type_name -> switchyard.admin.v1.Service
-	15, // 11: switchyard.admin.v1.Row.endpoint:type_name -> switchyard.admin.v1.Endpoint
-	16, // 12: switchyard.admin.v1.Row.node:type_name -> switchyard.admin.v1.Node
-	13, // 13: switchyard.admin.v1.Service.ports:type_name -> switchyard.admin.v1.Port
-	14, // 14: switchyard.admin.v1.Service.endpoints:type_name -> switchyard.admin.v1.Endpoints
-	12, // 15: switchyard.admin.v1.Service.findings:type_name -> switchyard.admin.v1.Finding
-	14, // 16: switchyard.admin.v1.Port.endpoints:type_name -> switchyard.admin.v1.Endpoints
-	22, // 17: switchyard.admin.v1.Endpoints.reasons:type_name -> switchyard.admin.v1.Endpoints.ReasonsEntry
-	23, // 18: switchyard.admin.v1.Endpoint.drains_until:type_name -> google.protobuf.Timestamp
-	5,  // 19: switchyard.admin.v1.TrafficRequest.selection:type_name -> switchyard.admin.v1.Selection
-	24, // 20: switchyard.admin.v1.TrafficRequest.period:type_name -> google.protobuf.Duration
-	23, // 21: switchyard.admin.v1.TrafficResponse.at:type_name -> google.protobuf.Timestamp
-	24, // 22: switchyard.admin.v1.TrafficResponse.elapsed:type_name -> google.protobuf.Duration
-	21, // 23: switchyard.admin.v1.TrafficResponse.ports:type_name -> switchyard.admin.v1.PortTraffic
-	14, // 24: switchyard.admin.v1.PortTraffic.endpoints:type_name -> switchyard.admin.v1.Endpoints
-	1,  // 25: switchyard.admin.v1.Admin.GetStatus:input_type -> switchyard.admin.v1.GetStatusRequest
-	6,  // 26: switchyard.admin.v1.Admin.List:input_type -> switchyard.admin.v1.ListRequest
-	8,  // 27: switchyard.admin.v1.Admin.Watch:input_type -> switchyard.admin.v1.WatchRequest
-	17, // 28: switchyard.admin.v1.Admin.Explain:input_type -> switchyard.admin.v1.ExplainRequest
-	19, // 29: switchyard.admin.v1.Admin.Traffic:input_type -> switchyard.admin.v1.TrafficRequest
-	2,  // 30: switchyard.admin.v1.Admin.GetStatus:output_type -> switchyard.admin.v1.GetStatusResponse
-	7,  // 31: switchyard.admin.v1.Admin.List:output_type -> switchyard.admin.v1.ListResponse
-	9,  // 32: switchyard.admin.v1.Admin.Watch:output_type -> switchyard.admin.v1.WatchResponse
-	18, // 33: switchyard.admin.v1.Admin.Explain:output_type -> switchyard.admin.v1.ExplainResponse
-	20, // 34: switchyard.admin.v1.Admin.Traffic:output_type -> switchyard.admin.v1.TrafficResponse
-	30, // [30:35] is the sub-list for method output_type
-	25, // [25:30] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	24, // 1: switchyard.admin.v1.Status.started:type_name -> google.protobuf.Timestamp
+	24, // 2: switchyard.admin.v1.Status.last_success:type_name -> google.protobuf.Timestamp
+	24, // 3: switchyard.admin.v1.Status.pending_since:type_name -> google.protobuf.Timestamp
+	5,  // 4: switchyard.admin.v1.Status.problems:type_name -> switchyard.admin.v1.Problem
+	4,  // 5: switchyard.admin.v1.Status.edge:type_name -> switchyard.admin.v1.Edge
+	0,  // 6: switchyard.admin.v1.Selection.kind:type_name -> switchyard.admin.v1.Kind
+	6,  // 7: switchyard.admin.v1.ListRequest.selection:type_name -> switchyard.admin.v1.Selection
+	11, // 8: switchyard.admin.v1.ListResponse.rows:type_name -> switchyard.admin.v1.Row
+	6,  // 9: switchyard.admin.v1.WatchRequest.selection:type_name -> switchyard.admin.v1.Selection
+	11, // 10: switchyard.admin.v1.WatchResponse.set:type_name -> switchyard.admin.v1.Row
+	12, // 11: switchyard.admin.v1.Row.service:type_name -> switchyard.admin.v1.Service
+	16, // 12: switchyard.admin.v1.Row.endpoint:type_name -> switchyard.admin.v1.Endpoint
+	17, // 13: switchyard.admin.v1.Row.node:type_name -> switchyard.admin.v1.Node
+	14, // 14: switchyard.admin.v1.Service.ports:type_name -> switchyard.admin.v1.Port
+	15, // 15: switchyard.admin.v1.Service.endpoints:type_name -> switchyard.admin.v1.Endpoints
+	13, // 16: switchyard.admin.v1.Service.findings:type_name -> switchyard.admin.v1.Finding
+	15, // 17: switchyard.admin.v1.Port.endpoints:type_name -> switchyard.admin.v1.Endpoints
+	23, // 18: switchyard.admin.v1.Endpoints.reasons:type_name -> switchyard.admin.v1.Endpoints.ReasonsEntry
+	24, // 19: switchyard.admin.v1.Endpoint.drains_until:type_name -> google.protobuf.Timestamp
+	6,  // 20: switchyard.admin.v1.TrafficRequest.selection:type_name -> switchyard.admin.v1.Selection
+	25, // 21: switchyard.admin.v1.TrafficRequest.period:type_name -> google.protobuf.Duration
+	24, // 22: switchyard.admin.v1.TrafficResponse.at:type_name -> google.protobuf.Timestamp
+	25, // 23: switchyard.admin.v1.TrafficResponse.elapsed:type_name -> google.protobuf.Duration
+	22, // 24: switchyard.admin.v1.TrafficResponse.ports:type_name -> switchyard.admin.v1.PortTraffic
+	15, // 25: switchyard.admin.v1.PortTraffic.endpoints:type_name -> switchyard.admin.v1.Endpoints
+	1,  // 26: switchyard.admin.v1.Admin.GetStatus:input_type -> switchyard.admin.v1.GetStatusRequest
+	7,  // 27: switchyard.admin.v1.Admin.List:input_type -> switchyard.admin.v1.ListRequest
+	9,  // 28: switchyard.admin.v1.Admin.Watch:input_type -> switchyard.admin.v1.WatchRequest
+	18, // 29: switchyard.admin.v1.Admin.Explain:input_type -> switchyard.admin.v1.ExplainRequest
+	20, // 30: switchyard.admin.v1.Admin.Traffic:input_type -> switchyard.admin.v1.TrafficRequest
+	2,  // 31: switchyard.admin.v1.Admin.GetStatus:output_type -> switchyard.admin.v1.GetStatusResponse
+	8,  // 32: switchyard.admin.v1.Admin.List:output_type -> switchyard.admin.v1.ListResponse
+	10, // 33: switchyard.admin.v1.Admin.Watch:output_type -> switchyard.admin.v1.WatchResponse
+	19, // 34: switchyard.admin.v1.Admin.Explain:output_type -> switchyard.admin.v1.ExplainResponse
+	21, // 35: switchyard.admin.v1.Admin.Traffic:output_type -> switchyard.admin.v1.TrafficResponse
+	31, // [31:36] is the sub-list for method output_type
+	26, // [26:31] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_switchyard_admin_v1_admin_proto_init() }
@@ -1969,19 +2069,19 @@ func file_switchyard_admin_v1_admin_proto_init() {
 	if File_switchyard_admin_v1_admin_proto != nil {
 		return
 	}
-	file_switchyard_admin_v1_admin_proto_msgTypes[9].OneofWrappers = []any{
+	file_switchyard_admin_v1_admin_proto_msgTypes[10].OneofWrappers = []any{
 		(*Row_Service)(nil),
 		(*Row_Endpoint)(nil),
 		(*Row_Node)(nil),
 	}
-	file_switchyard_admin_v1_admin_proto_msgTypes[14].OneofWrappers = []any{}
+	file_switchyard_admin_v1_admin_proto_msgTypes[15].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_switchyard_admin_v1_admin_proto_rawDesc), len(file_switchyard_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

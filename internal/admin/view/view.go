@@ -45,6 +45,21 @@ type Status struct {
 	// Healthy reports whether the dataplane keeps up, as /livez does.
 	Healthy  bool      `json:"healthy"`
 	Problems []Problem `json:"problems,omitempty"`
+	// Edge is how the edge in front of nftables is doing, nil if there is none.
+	Edge *Edge `json:"edge,omitempty"`
+}
+
+// Edge is how the edge of a node is doing, which hands connections from outside over to other nodes.
+type Edge struct {
+	// Ports counts ports of Services, each in one IP family, whose new connections are handed over. Left counts ports that nftables serves for now, because
+	// something is lacking.
+	Ports int `json:"ports"`
+	Left  int `json:"left"`
+	// Draining counts frontends that keep the connections that they have, and get no new ones.
+	Draining int `json:"draining"`
+	// HandedOver counts packets that were handed over, and TakenIn packets from other nodes.
+	HandedOver uint64 `json:"handedOver"`
+	TakenIn    uint64 `json:"takenIn"`
 }
 
 // Problem is one thing that is not as it should be.

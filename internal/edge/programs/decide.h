@@ -63,7 +63,7 @@ static __always_inline __u32 decide(void *ctx, const struct packet *p, struct de
 	}
 	/* This node serves the connection if it is new. Others are asked about one that may exist. */
 	if (!p->fresh)
-		next = asked_next(word, 0, SELF);
+		next = asked_next(word, SELF, 0);
 	if (next != SELF) {
 		__u32 self = SELF;
 		struct node *me = bpf_map_lookup_elem(&nodes, &self);

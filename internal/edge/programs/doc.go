@@ -15,6 +15,11 @@ const (
 	Version   = 1
 	HopProbe  = 254
 	ProbeSize = 28
+	// HopClaim is the hop of a claim: a packet of ProbeSize whose source need not be its sender's. It has a number of 64 bits at its end. The node that gets it tells
+	// the node with the ID, by a packet with HopHeard. The program there keeps the number in the map "claims", at the number modulo Claims.
+	HopClaim = 253
+	HopHeard = 252
+	Claims   = 64
 	// Owners is how many owners a slot knows: the one that it has, and earlier ones.
 	Owners = 4
 )
@@ -38,6 +43,7 @@ const (
 	Fragment
 	ICMPError
 	Clamped
+	Forged
 	Foreign
 	Malformed
 	NoNode
@@ -49,7 +55,7 @@ const (
 
 var actionNames = [Actions]string{
 	"handed-over", "own-share", "known", "inside", "drained", "asked", "returned", "taken-in", "probe", "too-big", "split", "fragment", "icmp-error", "clamped",
-	"foreign", "malformed", "no-node", "no-route", "failed",
+	"forged", "foreign", "malformed", "no-node", "no-route", "failed",
 }
 
 // String returns the action as it is named in metrics.

@@ -4,6 +4,7 @@
 
 /* Programs at the devices by which packets come to a node from outside. They hand packets to frontends over to the node that has the slot of the
  * connection, untouched in a tunnel, and take in what other nodes hand over. Netfilter serves packets with the mark by the edge view. */
+#include <linux/if_packet.h>
 #include <stddef.h>
 
 #include "decide.h"
@@ -11,9 +12,6 @@
 
 /* The kernel allows lookups of tracked connections to programs under the GPL only. */
 char license_of_programs[] SEC("license") = "Dual BSD/GPL";
-
-/* The bit of packets that netfilter serves by the edge view. */
-volatile const __u32 mark = 0;
 
 #ifndef BPF_F_ADJ_ROOM_DECAP_L3_IPV4
 #define BPF_F_ADJ_ROOM_DECAP_L3_IPV4 (1ULL << 7)
@@ -74,7 +72,7 @@ __noinline int send(struct __sk_buff *skb, const struct packet *p, const struct 
 		eth->h_proto = bpf_htons(ETH_P_IPV6);
 		write_outer6(o, me, to, inner, hash, d);
 	}
-	return leave(r);
+	return leave(skb, r);
 }
 
 /* send_second sends the second half of a packet that was split. */
@@ -144,13 +142,13 @@ __noinline int pass_on(struct __sk_buff *skb, const struct decision *d)
 		o->header.id = bpf_htonl(d->id);
 	}
 	count(d->hop == HOP_LAST ? RETURNED : ASKED);
-	return leave(r);
+	return leave(skb, r);
 }
 
-/* decide_taken_in decides on a packet with ports that another node has handed over. d has what its header says. */
-__noinline int decide_taken_in(struct __sk_buff *skb, const struct packet *p, struct decision *d)
+/* decide_taken_in decides on a packet with ports that the node at an address has handed over. d has what its header says. */
+__noinline int decide_taken_in(struct __sk_buff *skb, const struct packet *p, const struct addr *sender, struct decision *d)
 {
-	if (!p || !d)
+	if (!p || !sender || !d)
 		return 0;
 	__u32 hop = d->hop, id = d->id, home = SELF, next = SELF;
 	*d = (struct decision){ .kind = OWN };
@@ -168,7 +166,7 @@ __noinline int decide_taken_in(struct __sk_buff *skb, const struct packet *p, st
 		if (!hop)
 			next = number_of(id);
 		if (next == SELF || next == home || !asked_at(next))
-			next = asked_next(word, hop, home);
+			next = asked_next(word, home, sender);
 	}
 	if (next != SELF) {
 		__u32 of = home;
@@ -223,7 +221,60 @@ __noinline int reflect(struct __sk_buff *skb, __u32 id)
 	udp->source = udp->dest;
 	udp->dest = port;
 	count(PROBE);
-	return leave(r);
+	return leave(skb, r);
+}
+
+/* answer_claim tells the node of a claim that the claim has come here. The claim may have any source, so the answer has the same size, and only a program takes it. */
+__noinline int answer_claim(struct __sk_buff *skb, __u32 id)
+{
+	__u32 self = SELF, number = number_of(id), family = skb->protocol == bpf_htons(ETH_P_IP) ? 4 : 6;
+	struct node *me = bpf_map_lookup_elem(&nodes, &self), *to = number == SELF ? 0 : node_at(number);
+	if (!me || !to || !has(me, family) || !has(to, family)) {
+		count(NO_NODE);
+		return TCX_DROP;
+	}
+	if (skb->len != ETH_HLEN + overhead(family) + sizeof(struct claim)) {
+		count(MALFORMED);
+		return TCX_DROP;
+	}
+	struct route *r = route_to(skb, skb->ifindex, number, family, me, to, 0);
+	if (!r) {
+		count(NO_ROUTE);
+		return TCX_DROP;
+	}
+	struct decision d = { .hop = HOP_HEARD, .id = me->id };
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	if (family == 4) {
+		struct outer4 *o = data + ETH_HLEN;
+		if ((void *)(o + 1) > end)
+			return TCX_DROP;
+		write_outer4(o, me, to, sizeof(struct claim), id, &d);
+	} else {
+		struct outer6 *o = data + ETH_HLEN;
+		if ((void *)(o + 1) > end)
+			return TCX_DROP;
+		write_outer6(o, me, to, sizeof(struct claim), id, &d);
+	}
+	count(PROBE);
+	return leave(skb, r);
+}
+
+/* take_answer keeps the number of a claim of this node that another one has heard. */
+static __always_inline int take_answer(const struct claim *c, const void *end)
+{
+	__u64 nonce;
+
+	if ((const void *)(c + 1) > end) {
+		count(MALFORMED);
+		return TCX_DROP;
+	}
+	__builtin_memcpy(&nonce, c->nonce, sizeof nonce);
+	__u32 at = nonce % CLAIMS;
+	__u64 *heard = bpf_map_lookup_elem(&claims, &at);
+	if (heard)
+		*heard = nonce;
+	count(PROBE);
+	return TCX_DROP;
 }
 
 /* take_in takes a packet in that has come in with the headers of a tunnel. */
@@ -248,13 +299,17 @@ __noinline int take_in(struct __sk_buff *skb)
 	}
 	struct decision d = { .hop = h->hop, .id = bpf_ntohl(h->id) };
 	__u8 version = h->version;
+	if (version == VERSION && d.hop == HOP_CLAIM)
+		return answer_claim(skb, d.id);
 	__u32 *from = bpf_map_lookup_elem(&addresses, &src);
 	if (!from || *from & ADDRESS_SELF) {
 		count(FOREIGN);
-		return TCX_DROP;
+		return TCX_NEXT; /* netfilter may have masqueraded a connection from this port: then it is an answer */
 	}
 	if (version == VERSION && d.hop == HOP_PROBE)
 		return reflect(skb, d.id);
+	if (version == VERSION && d.hop == HOP_HEARD)
+		return take_answer((void *)(h + 1), end);
 	void *in = data + ETH_HLEN + more;
 	if (version != VERSION || (d.hop > MAX_HOPS && d.hop != HOP_LAST) || in + 1 > end)
 		goto malformed;
@@ -265,7 +320,7 @@ __noinline int take_in(struct __sk_buff *skb)
 		if (!remembered(&p, &d, 1))
 			d.kind = OWN;
 	} else {
-		decide_taken_in(skb, &p, &d);
+		decide_taken_in(skb, &p, &src, &d);
 		if (p.first)
 			remember(&p, &d, 1);
 	}
@@ -287,7 +342,7 @@ __noinline int take_in(struct __sk_buff *skb)
 	return TCX_NEXT;
 malformed:
 	count(MALFORMED);
-	return TCX_DROP;
+	return TCX_NEXT; /* as above */
 }
 
 /* What look returns in addition to what parse returns. */
@@ -364,6 +419,8 @@ SEC("tcx/ingress") int edge_in(struct __sk_buff *skb)
 
 	if (skb->vlan_present) /* the device of the VLAN sees it again */
 		return TCX_NEXT;
+	if (skb->pkt_type == PACKET_OTHERHOST) /* a switch has sent it to all nodes, and its own node hands it over */
+		return TCX_NEXT;
 	if ((skb->mark & AGAIN_MASK) == AGAIN)
 		return send_second(skb);
 	int found = look(skb, &p);
@@ -393,23 +450,64 @@ SEC("tcx/ingress") int edge_in(struct __sk_buff *skb)
 	return TCX_NEXT;
 }
 
-/* At the egress of a device: clients are to send segments that fit into a tunnel. Servers need not, as their answers are in none. */
+/* is_forged reports whether a datagram that leaves for a node looks as if a node had handed it over. Pods and clients cannot have the address of a node, but
+ * netfilter masquerades some of their packets. */
+static __always_inline int is_forged(struct __sk_buff *skb, const __u32 at, const struct addr *src, const struct addr *dst)
+{
+	struct udphdr *udp = (void *)(long)skb->data + at, copy;
+
+	if ((void *)(udp + 1) > (void *)(long)skb->data_end) { /* beyond the linear part */
+		if (bpf_skb_load_bytes(skb, at, &copy, sizeof copy))
+			return 0;
+		udp = &copy;
+	}
+	if (udp->dest != udp_port)
+		return 0;
+	if (skb->mark & mark) { /* by leave */
+		skb->mark &= ~mark;
+		return 0;
+	}
+	/* Probes of this node have come in nowhere. A pod with an address of its own may answer a connection that a node has masqueraded from that port. */
+	return skb->ingress_ifindex && bpf_map_lookup_elem(&addresses, src) && bpf_map_lookup_elem(&addresses, dst);
+}
+
+/* At the egress of a device: clients are to send segments that fit into a tunnel. Servers need not, as their answers are in none. Nobody but this node sends to
+ * other nodes' ports of the edge. */
 SEC("tcx/egress") int edge_out(struct __sk_buff *skb)
 {
 	void *d = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct packet p = {}; /* turned round: the frontend is the destination */
+	struct addr src, dst;
 	__u32 headers, at;
 
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		struct iphdr *ip = d + ETH_HLEN;
-		if ((void *)(ip + 1) > end || ip->protocol != IPPROTO_TCP || ip->ihl != 5)
+		if ((void *)(ip + 1) > end || ip->ihl != 5)
+			return TCX_NEXT;
+		if (ip->protocol == IPPROTO_UDP) {
+			map_v4(src.word, ip->saddr);
+			map_v4(dst.word, ip->daddr);
+			if (!(ip->frag_off & bpf_htons(0x3fff)) && is_forged(skb, ETH_HLEN + sizeof *ip, &src, &dst))
+				goto forged;
+			return TCX_NEXT;
+		}
+		if (ip->protocol != IPPROTO_TCP)
 			return TCX_NEXT;
 		p.family = 4;
 		map_v4(p.dst, ip->saddr);
 		headers = sizeof *ip;
 	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr *ip = d + ETH_HLEN;
-		if ((void *)(ip + 1) > end || ip->nexthdr != IPPROTO_TCP)
+		if ((void *)(ip + 1) > end)
+			return TCX_NEXT;
+		if (ip->nexthdr == IPPROTO_UDP) {
+			__builtin_memcpy(&src, &ip->saddr, sizeof src);
+			__builtin_memcpy(&dst, &ip->daddr, sizeof dst);
+			if (is_forged(skb, ETH_HLEN + sizeof *ip, &src, &dst))
+				goto forged;
+			return TCX_NEXT;
+		}
+		if (ip->nexthdr != IPPROTO_TCP)
 			return TCX_NEXT;
 		p.family = 6;
 		__builtin_memcpy(p.dst, &ip->saddr, sizeof p.dst);
@@ -445,6 +543,20 @@ SEC("tcx/egress") int edge_out(struct __sk_buff *skb)
 	bpf_skb_store_bytes(skb, at + sizeof *tcp + 2, &size, sizeof size, 0);
 	count(CLAMPED);
 	return TCX_NEXT;
+forged:
+	count(FORGED);
+	return TCX_DROP;
+}
+
+/* is_same reports whether two hardware addresses are the same. */
+static __always_inline int is_same(const __u8 *a, const __u8 *b)
+{
+	__u8 differs = 0;
+
+#pragma unroll
+	for (int i = 0; i < ETH_ALEN; i++)
+		differs |= a[i] ^ b[i];
+	return !differs;
 }
 
 /* Where a driver hands packets over: entry for plain packets that leave through the same device. All others are left to edge_in. */
@@ -472,6 +584,8 @@ SEC("xdp") int edge_xdp(struct xdp_md *ctx)
 	__u32 family = to->family, more = overhead(family);
 	struct route *r = route_to(ctx, ctx->ingress_ifindex, d.node, family, me, to, 1);
 	if (!r || r->goes_out != ctx->ingress_ifindex || p.length + more > r->mtu)
+		return XDP_PASS;
+	if (!is_same(eth->h_dest, r->from)) /* for another node, as in edge_in */
 		return XDP_PASS;
 	__u32 hash = flow_hash(&p);
 	if (bpf_xdp_adjust_head(ctx, -(int)more))

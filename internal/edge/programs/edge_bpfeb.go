@@ -18,6 +18,7 @@ import (
 const (
 	edgeMapActions    = "actions"
 	edgeMapAddresses  = "addresses"
+	edgeMapClaims     = "claims"
 	edgeMapFragments  = "fragments"
 	edgeMapFrontends4 = "frontends4"
 	edgeMapFrontends6 = "frontends6"
@@ -90,6 +91,7 @@ type edgeProgramSpecs struct {
 type edgeMapSpecs struct {
 	Actions    *ebpf.MapSpec `ebpf:"actions"`
 	Addresses  *ebpf.MapSpec `ebpf:"addresses"`
+	Claims     *ebpf.MapSpec `ebpf:"claims"`
 	Fragments  *ebpf.MapSpec `ebpf:"fragments"`
 	Frontends4 *ebpf.MapSpec `ebpf:"frontends4"`
 	Frontends6 *ebpf.MapSpec `ebpf:"frontends6"`
@@ -134,6 +136,7 @@ func (o *edgeObjects) Close() error {
 type edgeMaps struct {
 	Actions    *ebpf.Map `ebpf:"actions"`
 	Addresses  *ebpf.Map `ebpf:"addresses"`
+	Claims     *ebpf.Map `ebpf:"claims"`
 	Fragments  *ebpf.Map `ebpf:"fragments"`
 	Frontends4 *ebpf.Map `ebpf:"frontends4"`
 	Frontends6 *ebpf.Map `ebpf:"frontends6"`
@@ -149,6 +152,7 @@ func (m *edgeMaps) Close() error {
 	return _EdgeClose(
 		m.Actions,
 		m.Addresses,
+		m.Claims,
 		m.Fragments,
 		m.Frontends4,
 		m.Frontends6,

@@ -180,6 +180,15 @@ struct {
 	__type(value, struct route);
 } xdp_routes SEC(".maps");
 
+/* The numbers of claims that other nodes have heard, each at its lowest bits. */
+#define CLAIMS 64
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CLAIMS);
+	__type(key, __u32);
+	__type(value, __u64);
+} claims SEC(".maps");
+
 /* What was done with packets since the maps were made; the Go half has the same order. */
 enum action {
 	HANDED_OVER, /* to the owner of the slot */
@@ -190,15 +199,16 @@ enum action {
 	ASKED,	    /* sent to an earlier owner of the slot */
 	RETURNED,   /* sent to the node that has to serve it, after others were asked or because this node has no share */
 	TAKEN_IN,   /* from another node */
-	PROBE,	    /* of another node, which was sent back */
+	PROBE,	    /* of another node, which was answered, or an answer to one */
 	TOO_BIG,    /* answered by an ICMP error */
 	SPLIT,	    /* into two fragments */
 	FRAGMENT,   /* a later fragment that followed the first one */
 	ICMP_ERROR, /* about a packet of a handed over connection; it counts as what happens to it, too */
 	CLAMPED,    /* a handshake with a smaller maximum segment size */
-	/* Packets that are lost. */
-	FOREIGN,   /* encapsulated, and not from a node of the cluster */
-	MALFORMED, /* encapsulated by another version, or something else than what is handed over */
+	/* Packets that are not handed over, and mostly lost. */
+	FORGED,	   /* leaves this node as if it had handed it over */
+	FOREIGN,   /* at the port of the edge, and not from a node of the cluster: left to netfilter, which has nothing there or has masqueraded a connection from it */
+	MALFORMED, /* at the port of the edge, and by another version, or something else than what is handed over: the same */
 	NO_NODE,   /* the owner cannot be reached */
 	NO_ROUTE,
 	FAILED, /* the kernel refused a change of the packet */
@@ -337,21 +347,28 @@ static __always_inline int has(const struct node *n, __u32 family)
 	return family == 4 ? n->addr4 != 0 : (n->addr6[0] | n->addr6[1] | n->addr6[2] | n->addr6[3]) != 0;
 }
 
-/* asked_next returns the number of the node that is asked for a connection that this node does not know, SELF if none is left. A node asks the
- * owner of the slot by its own table if it is not that itself, and then earlier owners in turn. hop is how many nodes were asked before this one,
- * and home the node that serves the connection if nobody knows it. */
-static __always_inline __u32 asked_next(__u64 word, __u32 hop, __u32 home)
+/* is_at reports whether an address is a node's. */
+static __always_inline int is_at(const struct node *n, const struct addr *a)
 {
-	__u32 from = hop;
+	const __be32 *w = a->word;
 
-	for (int i = OWNERS - 1; i >= 0; i--)
-		if (OWNER(word, i) == SELF + 1)
-			from = hop || !i ? i + 1 : 0;
+	if (!w[0] && !w[1] && w[2] == bpf_htonl(0xffff))
+		return n->addr4 == w[3];
+	return n->addr6[0] == w[0] && n->addr6[1] == w[1] && n->addr6[2] == w[2] && n->addr6[3] == w[3];
+}
+
+/* asked_next returns the number of the node that is asked for a connection that this node does not know, SELF if none is left. A node asks the
+ * first owner of the slot by its own table that neither is the node at the address sender nor home, which serves the connection if nobody knows it.
+ * The tables of nodes may have the owners in different orders, if some nodes have not seen each change. */
+static __always_inline __u32 asked_next(__u64 word, __u32 home, const struct addr *sender)
+{
 	for (__u32 i = 0; i < OWNERS; i++) {
 		__u32 owner = OWNER(word, i);
-		if (i < from || owner <= SELF + 1 || owner - 1 == home || !asked_at(owner - 1))
+		if (owner <= SELF + 1 || owner - 1 == home)
 			continue;
-		return owner - 1;
+		struct node *n = asked_at(owner - 1);
+		if (n && !(sender && is_at(n, sender)))
+			return owner - 1;
 	}
 	return SELF;
 }

@@ -5,6 +5,8 @@
 
 #include "tables.h"
 
+/* The bit of packets that netfilter serves by the edge view. Packets that this node hands over have it until edge_out. */
+volatile const __u32 mark = 0;
 /* The UDP port at which this node takes packets. */
 volatile const __be16 udp_port = 0;
 /* The most bytes of an IP packet between nodes, 0 for what the routes allow. */
@@ -27,6 +29,15 @@ struct header {
 #define HOP_LAST 255
 /* The packet is sent back as it is. Its sender looks whether this node is there. */
 #define HOP_PROBE 254
+/* A node looks whether the network takes packets from an address that is not its own. The node that gets one answers to the node with the ID. */
+#define HOP_CLAIM 253
+/* That answer. */
+#define HOP_HEARD 252
+/* Behind the header of both. */
+struct claim {
+	__u8 zero[12];
+	__u8 nonce[8];
+};
 /* This many nodes are asked in addition to the first one. */
 #define MAX_HOPS 3
 
@@ -144,10 +155,11 @@ static __always_inline struct route *route_to(void *ctx, __u32 came_in, __u32 nu
 }
 
 /* leave sends a packet that has its outer headers. */
-static __always_inline int leave(const struct route *r)
+static __always_inline int leave(struct __sk_buff *skb, const struct route *r)
 {
 	struct bpf_redir_neigh hop = { .nh_family = r->hop_family };
 
+	skb->mark |= mark;
 	__builtin_memcpy(hop.ipv6_nh, r->hop, sizeof hop.ipv6_nh);
 	return bpf_redirect_neigh(r->goes_out, &hop, sizeof hop, 0);
 }

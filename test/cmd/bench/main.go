@@ -83,7 +83,7 @@ the source tree, and print the format of benchstat.`,
 		newGoTest("page", "Resident memory with the page open in browsers, for a minute"),
 		newGoTest("api", "The node-local API: whole states, and one changed endpoint"),
 		newGoTest("churn", "The bytes that a node gets in an hour of a busy cluster"),
-		newScaling(), newEBPF(), newUserspace(), newRelay(), newAttacks(), newBalance(),
+		newScaling(), newEBPF(), newUserspace(), newRelay(), newAttacks(), newBalance(), newEdge(),
 	)
 	return cmd
 }
@@ -236,6 +236,16 @@ func newBalance() *cobra.Command {
 		func(ctx context.Context, r *bench.Reporter) error { return bench.Balance(ctx, r, o) })
 	cmd.Flags().IntVar(&o.Rounds, "rounds", 0, "how often everything is measured (default 40)")
 	cmd.Flags().IntVar(&o.Packets, "packets", 0, "packets of each measurement (default 5000)")
+	return cmd
+}
+
+func newEdge() *cobra.Command {
+	var o bench.EdgeOptions
+	cmd := newReporting("edge", "Connections that nodes hand over to each other, compared with nftables alone (2 minutes; root)", true,
+		func(ctx context.Context, r *bench.Reporter) error { return bench.Edge(ctx, r, o) })
+	cmd.Flags().IntVar(&o.Rounds, "rounds", 0, "how often everything is measured (default 40)")
+	cmd.Flags().IntVar(&o.Packets, "packets", 0, "packets of each run at the entry node, 2048 or more (default 32768)")
+	cmd.Flags().StringVar(&o.Out, "out", "", "directory for edge.md")
 	return cmd
 }
 

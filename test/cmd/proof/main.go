@@ -17,6 +17,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/test/chaos"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/upgrade"
 )
 
 func main() {
@@ -53,6 +54,8 @@ func run(ctx context.Context) error {
 	flag.BoolVar(&o.CountsOnly, "counts-only", false, "judge nothing but the outcome of connections: on a machine that is too slow for gaps to tell anything")
 	first := flag.Bool("first", true, "let the load run before all other programs on this machine, so that it does not measure them")
 	flag.StringVar(&o.Release, "release", "", "program of a release, for the scenarios that go from it to this version and back (default: these are left out)")
+	edge := flag.Bool("edge", false, "run the scenarios of the edge: "+strings.Join(chaos.EdgeNames(), ", "))
+	flag.IntVar(&o.Connections, "connections", 0, "how many connections are open all the time in the scenarios of the edge (default: 1000)")
 	mutants := flag.Bool("mutants", false, "run builds with injected bugs, which the scenarios must notice, and nothing else")
 	keep := flag.Bool("keep", false, "keep the logs, and print their path")
 	flag.Parse()
@@ -61,6 +64,15 @@ func run(ctx context.Context) error {
 	}
 	if names != "" {
 		o.Scenarios = strings.Split(names, ",")
+	}
+	if *edge && o.Release == "" { // built before there is anything that goes first
+		last, err := upgrade.Last(o.Source)
+		if err != nil {
+			return err
+		}
+		if o.Release, err = last.Program(ctx, o.Source); err != nil {
+			return err
+		}
 	}
 	if build != "" {
 		o.Dir = build
@@ -101,12 +113,36 @@ func run(ctx context.Context) error {
 	began := time.Now()
 	defer func() { fmt.Println("took", time.Since(began).Round(time.Second)) }()
 	switch {
+	case *edge:
+		return runEdge(ctx, o, findings, out, *mutants)
 	case soak > 0:
 		return runSoak(ctx, o, soak)
 	case *mutants:
 		return runMutants(ctx, o, findings)
 	}
 	return runAll(ctx, o, findings, out)
+}
+
+// runEdge runs the scenarios of the edge, and writes the page, if there is to be one, with the mutants.
+func runEdge(ctx context.Context, o chaos.Options, findings *chaos.Findings, out string, mutants bool) (err error) {
+	if !mutants {
+		if findings.Ours, err = chaos.RunEdge(ctx, o); err != nil {
+			return err
+		}
+	}
+	if wrong := findings.Wrong(); out == "" && !mutants {
+		return wrong
+	}
+	findings.Mutants, err = chaos.RunEdgeMutants(ctx, o)
+	for _, p := range findings.Mutants {
+		if err == nil && !p.Noticed {
+			err = fmt.Errorf("the scenario %q does not notice a Switchyard that %s", p.Result.Scenario, p.Bug)
+		}
+	}
+	if out != "" {
+		err = errors.Join(err, os.WriteFile(out, []byte(findings.WriteEdge(chaos.ConnectionsOf(o))), 0o644))
+	}
+	return errors.Join(err, findings.Wrong())
 }
 
 // runAll runs scenarios, and writes the page, if there is to be one, with the mutants.

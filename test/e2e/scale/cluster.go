@@ -39,6 +39,9 @@ const (
 	fewest, most = 2, 10
 )
 
+// fillStep is how many objects are created between two lines of progress.
+const fillStep = 2000
+
 // cluster is a control plane full of Services, in a namespace of its own that nodes have a link to.
 type cluster struct {
 	plane      *controlplane.ControlPlane
@@ -78,8 +81,13 @@ func newCluster(ctx context.Context, dir string, services, nodes int) (_ *cluste
 	}
 	objects := c.objects(services)
 	logf("creating %d objects: %d Services with %d to %d endpoints, and %d Nodes", len(objects), services, fewest, most, nodes)
-	if err := c.client.CreateAll(ctx, objects); err != nil {
-		return nil, err
+	created := 0
+	for some := range slices.Chunk(objects, fillStep) {
+		if err := c.client.CreateAll(ctx, some); err != nil {
+			return nil, err
+		}
+		created += len(some)
+		logf("created %d of %d", created, len(objects))
 	}
 	c.own, err = c.watches(ctx)
 	return c, err

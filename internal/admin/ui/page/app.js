@@ -76,6 +76,7 @@ function health() {
     s.failed ? `${plural(s.failed, "Service")} not programmed` : "",
     s.pendingSince ? `an update has been waiting since ${clock(s.pendingSince)}` : "",
     `${plural(s.services, "Service")} routed`,
+    s.edge ? `edge: ${plural(s.edge.ports, "port")} handed over${s.edge.left ? `, ${s.edge.left} left to nftables` : ""}${s.edge.draining ? `, ${plural(s.edge.draining, "frontend")} draining` : ""}` : "",
     ...(data.round ? roundOf(data.round) : []),
     up,
     s.version,

@@ -53,6 +53,7 @@ function answer(a) {
       a.client.class && step("client", "", h("p", {}, `${a.client.class}: ${a.client.why}`)),
       a.frontend && step("frontend", "", h("p", {}, `${a.frontend.kind} `, h("span", { class: "mono" }, `${a.frontend.address}/${a.frontend.protocol}`), ` of Service ${a.service}${a.frontend.port ? `, port ${a.frontend.port}` : ""}`)),
       (a.policies ?? []).map((p) => step("policy", "", h("p", {}, h("b", {}, p.name.includes(" ") ? p.name : `${p.name} ${p.value}`), `: ${p.text}`))),
+      a.edge && step("edge", "", h("p", {}, `slot ${a.edge.slot} of ${a.edge.slots}, node ${a.edge.node}${a.edge.earlier ? ` (before: ${a.edge.earlier.join(", ")})` : ""}; answers go from ${a.edge.node} directly to the client`)),
       a.endpoints && step("endpoints", a.endpoints.some((e) => e.gets) ? "good" : "bad", endpoints(a.endpoints)),
       a.slices && step("slices", "", h("ul", {}, a.slices.slice(0, mostOfEach).map((s) => h("li", {}, `EndpointSlice ${s.name}: ${s.text}`)))),
       a.source && step("source", "", h("p", {}, `the server sees ${a.source}`)),
