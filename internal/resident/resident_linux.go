@@ -13,12 +13,16 @@ import (
 // maps a page again at its next use, without reading the file. A failure is harmless: the kernel can reclaim these
 // pages by itself.
 func Unmap() {
+	program, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return
+	}
 	f, err := os.Open("/proc/self/smaps")
 	if err != nil {
 		return
 	}
 	defer f.Close()
-	for _, m := range clean(f) {
+	for _, m := range clean(f, program) {
 		_, _, _ = syscall.Syscall(syscall.SYS_MADVISE, m.start, m.end-m.start, syscall.MADV_DONTNEED)
 	}
 }
@@ -26,10 +30,12 @@ func Unmap() {
 // mapping is a range of addresses.
 type mapping struct{ start, end uintptr }
 
-// clean returns the mappings of files, from smaps of proc(5), that are not writable and have no anonymous page. Memory
+// clean returns the mappings of the program file, from smaps of proc(5), that are not writable and have no anonymous page. Memory
 // that a linker has relocated has anonymous pages, and so has code with a debugger's breakpoints. Unmapping would lose
 // these changes.
-func clean(smaps io.Reader) (found []mapping) {
+//
+// Mappings of other files are left alone. They may be gone by the time that they are unmapped, and the memory of Go's runtime may be at their address.
+func clean(smaps io.Reader, program string) (found []mapping) {
 	var m mapping
 	var candidate bool
 	for lines := bufio.NewScanner(smaps); lines.Scan(); {
@@ -39,7 +45,7 @@ func clean(smaps io.Reader) (found []mapping) {
 		}
 		if start, end, ok := addresses(fields[0]); ok {
 			m = mapping{start, end}
-			candidate = len(fields) == 6 && fields[1][0] == 'r' && fields[1][1] == '-' && strings.HasPrefix(fields[5], "/")
+			candidate = len(fields) > 5 && strings.HasPrefix(fields[1], "r-") && strings.HasSuffix(lines.Text(), " "+program)
 		} else if candidate && len(fields) > 1 && fields[0] == "Anonymous:" && fields[1] == "0" {
 			found = append(found, m)
 		}
