@@ -574,14 +574,19 @@ func (l *edgeLab) applied(ctx context.Context) error {
 				answer := n.host.Probe(ctx, state.TCP, netip.AddrPortFrom(vip, edgeMark), topology.ProbeOptions{Timeout: usualAnswer})
 				return answer.Outcome == topology.Answered && answer.Server == want
 			}); err != nil {
-				return errors.Join(err, tail(n.log))
+				return errors.Join(err, n.stacks())
 			}
 		}
 		if err := l.await(ctx, fmt.Sprintf("node %s applies change %d", name, l.changes), func() bool { return n.isDone(ctx) }); err != nil {
-			return errors.Join(err, tail(n.log))
+			return errors.Join(err, n.stacks())
 		}
 	}
 	return nil
+}
+
+// stacks ends the process of a node and returns the end of its log, with the stacks of its goroutines.
+func (n *edgeNode) stacks() error {
+	return errors.Join(n.process.end(syscall.SIGQUIT), tail(n.log))
 }
 
 // isDone reports whether a node has applied all that it knows, by its metrics.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"syscall"
 	"time"
@@ -77,22 +78,30 @@ func (p *Process) End(patience time.Duration) bool {
 	}
 }
 
-// Tail returns the end of a log file, or why it cannot be read.
+// crash is the first line that Go's runtime writes when a program crashes.
+var crash = regexp.MustCompile(`(?m)^(panic|fatal error|runtime|SIG[A-Z]+|unexpected fault address)[: ]`)
+
+// Tail returns the end of a log file, or why it cannot be read. If the program has crashed, it also returns the beginning of the crash: the stacks of
+// all goroutines, which follow, are longer than the end.
 func Tail(path string) string {
-	const enough = 4096
+	const enough, read = 4 << 10, 1 << 20
 	file, err := os.Open(path)
 	if err != nil {
 		return err.Error()
 	}
 	defer file.Close()
-	if info, err := file.Stat(); err == nil && info.Size() > enough {
-		_, _ = file.Seek(-enough, io.SeekEnd)
+	if info, err := file.Stat(); err == nil && info.Size() > read {
+		_, _ = file.Seek(-read, io.SeekEnd)
 	}
 	text, err := io.ReadAll(file)
 	if err != nil {
 		return string(text) + err.Error()
 	}
-	return string(text)
+	begin, end := "", max(0, len(text)-enough)
+	if at := crash.FindIndex(text[:end]); at != nil {
+		begin = string(text[at[0]:min(at[0]+enough, end)]) + "\n[...]\n"
+	}
+	return begin + string(text[end:])
 }
 
 // Without is an argument of [Start]: the program can never have some capabilities.
