@@ -47,13 +47,13 @@ var undrained = &variant{name: "no-drain", what: "lets go of connections that it
 var edgeMutants = []mutant{
 	{forgetful, "weights", bad, onNFT},
 	{forgetful, "drains", bad, onNFT},
-	{&variant{name: "own-tables", what: "computes another table in each process", edits: []edit{
+	{&variant{name: "own-tables", what: "computes another table at node a", edits: []edit{
 		{"internal/edge/ports_linux.go", "	for i, share := range p.maker.Table(p.settings.TableSize, shares) {\n", `	for i, share := range p.maker.Table(p.settings.TableSize, shares) {
-		if share = uint16(len(shares)) - 1 - share; os.Getpid()%2 == 0 {
+		if strings.Contains(fmt.Sprint(os.Args), "/a/config.yaml") {
 			share = uint16(len(shares)) - 1 - share
 		}
 `},
-		{"internal/edge/ports_linux.go", "	\"iter\"\n", "	\"iter\"\n	\"os\"\n"},
+		{"internal/edge/ports_linux.go", "	\"iter\"\n	\"slices\"\n", "	\"iter\"\n	\"os\"\n	\"slices\"\n	\"strings\"\n"},
 	}}, "first node killed", bad, onNFT},
 	{&variant{name: "no-guard", what: "has no guard", edits: []edit{
 		{"backend/nftables/internal/ruleset/edge.go", "lacksMark(sk.settings.Edge), one(nft.Jump(chainEdgeUnknown)),", "lacksMark(sk.settings.Edge), one(nft.Return()),"},
