@@ -109,8 +109,9 @@ func parse(line string, local net.Addr) (r reply, err error) {
 	return r, err
 }
 
-// patience is how long an answer may take: nodes that start again do so slowly on a busy machine. It is only used up by a fault.
-const patience = 20 * time.Second
+// patience is how long an answer may take. Nodes start again slowly on a busy machine, and TCP then sends a lost packet again 25 s after the first
+// time, or 51 s. It is only used up by a fault.
+const patience = 60 * time.Second
 
 // noKeepAlive has connections send nothing by themselves. A packet of an idle connection would get a reset while the node of its endpoint is silent and has no share.
 const noKeepAlive = -1
