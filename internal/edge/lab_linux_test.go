@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"text/template"
 	"time"
@@ -47,6 +48,8 @@ type lab struct {
 	pods []string
 	// shares are the weights of the last update.
 	shares map[string]uint32
+	// flows are the flows of UDP that dial has opened, by flowOf.
+	flows sync.Map
 }
 
 // host is a network namespace.

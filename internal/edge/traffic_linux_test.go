@@ -116,14 +116,28 @@ const patience = 60 * time.Second
 // noKeepAlive has connections send nothing by themselves. A packet of an idle connection would get a reset while the node of its endpoint is silent and has no share.
 const noKeepAlive = -1
 
-// dial opens a connection from a host.
+// dial opens a connection from a host. A flow of UDP gets a port that no earlier one had: nodes could not tell the two from each other.
 func (l *lab) dial(from, network string, to netip.AddrPort) (conn net.Conn, err error) {
 	err = l.hosts[from].Do(func() error {
 		dialer := net.Dialer{Timeout: patience, KeepAlive: noKeepAlive}
-		conn, err = dialer.Dial(network, to.String())
-		return err
+		for range 100 {
+			if conn, err = dialer.Dial(network, to.String()); err != nil || network != "udp" {
+				return err
+			}
+			if _, had := l.flows.LoadOrStore(flowOf{conn.LocalAddr().String(), to}, true); !had {
+				return nil
+			}
+			_ = conn.Close()
+		}
+		return errors.New("earlier flows had all ports")
 	})
 	return conn, err
+}
+
+// flowOf identifies a flow of UDP by both ends.
+type flowOf struct {
+	local string
+	to    netip.AddrPort
 }
 
 // ask opens a connection, or sends a datagram, and returns the answer.
