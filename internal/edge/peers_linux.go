@@ -268,7 +268,7 @@ func (p *peers) shrink(c *cluster) (gone []plan.Number, err error) {
 // answers reports whether the node can be asked for connections.
 func (e *peer) answers() bool {
 	if e.probes.on {
-		return e.probes.missed < mostMissed
+		return !e.probes.lost()
 	}
 	return e.takesPart
 }

@@ -32,6 +32,8 @@ type prober struct {
 
 const (
 	probeEvery = time.Second
+	// hurry is how many times in probeEvery a node is probed that has missed mostMissed probes. Its connections wait for it.
+	hurry = 4
 	// mostMissed is how many probes in a row a node leaves unanswered until it counts as silent. As many answers in a row end that.
 	mostMissed = 3
 	// burst is how many probes are sent at once. All of them are sent within half of probeEvery, so that each has time for its answer.
@@ -69,10 +71,13 @@ func (p *probes) note(answered, on bool) (changed bool) {
 	return p.silent != was.silent
 }
 
+// lost reports whether a node has missed mostMissed probes. Then it is asked for no connections.
+func (p *probes) lost() bool { return p.on && p.missed == mostMissed }
+
 // bind opens a socket at each primary address of the node, and closes others. The caller holds the edge's mu.
 func (p *prober) bind(e *Edge) error {
 	if p.stop == nil {
-		p.sockets, p.stop, p.ticker = map[netip.Addr]*net.UDPConn{}, make(chan struct{}), time.NewTicker(probeEvery)
+		p.sockets, p.stop, p.ticker = map[netip.Addr]*net.UDPConn{}, make(chan struct{}), time.NewTicker(probeEvery/hurry)
 		go e.probe(p.ticker, p.stop)
 	}
 	wanted := map[netip.Addr]bool{}
@@ -122,13 +127,21 @@ func (p *prober) close() error {
 
 // probe sends probes until it is stopped.
 func (e *Edge) probe(ticker *time.Ticker, stop <-chan struct{}) {
+	var next time.Time
 	for {
 		select {
 		case <-stop:
 			return
 		case <-ticker.C:
 		}
-		list, text := e.due()
+		var list []due
+		var text []byte
+		if time.Now().Before(next) {
+			list, text = e.again()
+		} else {
+			list, text = e.due()
+			next = time.Now().Add(probeEvery - probeEvery/hurry/2) // half a tick early, as ticks are not precise
+		}
 		spread(list, func(d due) {
 			_, _ = d.from.WriteToUDPAddrPort(text, d.to) // an error is an answer that does not come
 		})
@@ -159,9 +172,6 @@ func (e *Edge) due() (list []due, text []byte) {
 	if e.closed {
 		return nil, nil
 	}
-	text = make([]byte, programs.ProbeSize)
-	text[0], text[1] = programs.Version, programs.HopProbe
-	binary.BigEndian.PutUint32(text[4:], state.PeerID(e.node.Name))
 	answered := e.prober.heard()
 	asked, changed := map[netip.AddrPort][]uint32{}, map[uint32]bool{}
 	var silent []string
@@ -177,17 +187,12 @@ func (e *Edge) due() (list []due, text []byte) {
 		if p.probes.silent && ports > 0 {
 			silent = append(silent, p.name)
 		}
-		if err := e.peers.note(p); err != nil {
-			e.settings.Logger.Warn("cannot change whether a node is asked for connections", "error", err)
-		}
+		e.note(p)
 		if !p.probes.on {
 			continue
 		}
-		for _, addr := range p.addrs {
-			to, own := netip.AddrPortFrom(addr, p.port), firstOf(e.node.Addresses, state.FamilyOf(addr))
-			if socket := e.prober.sockets[own]; socket != nil && e.peers.heldNodes[p.number][family] == byte(state.FamilyOf(addr)) {
-				list, asked[to], p.probes.sent = append(list, due{socket, to}), append(asked[to], id), true
-			}
+		if d, ok := e.probeTo(p); ok {
+			list, asked[d.to], p.probes.sent = append(list, d), append(asked[d.to], id), true
 		}
 	}
 	e.prober.asks(asked)
@@ -196,7 +201,55 @@ func (e *Edge) due() (list []due, text []byte) {
 	}
 	slices.Sort(silent)
 	e.silent.Store(&silent)
-	return list, text
+	return list, e.probeText()
+}
+
+// again returns more probes of lost nodes, and at most burst of them. With its first answer, such a node is asked for connections again. It gets new ones later. If its
+// address has changed since the last round, the answer is known in the next one.
+func (e *Edge) again() (list []due, text []byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, nil
+	}
+	for id, p := range e.peers.byID {
+		if !p.probes.lost() {
+			continue
+		}
+		if e.prober.hasAnswered(id) {
+			p.probes.missed = 0
+			e.note(p)
+		} else if d, ok := e.probeTo(p); ok && len(list) < burst {
+			list = append(list, d)
+		}
+	}
+	return list, e.probeText()
+}
+
+// note shows the programs whether a node is asked for connections.
+func (e *Edge) note(p *peer) {
+	if err := e.peers.note(p); err != nil {
+		e.settings.Logger.Warn("cannot change whether a node is asked for connections", "error", err)
+	}
+}
+
+// probeTo returns the probe of a node. Without an address of the right family, there is none.
+func (e *Edge) probeTo(p *peer) (d due, ok bool) {
+	for _, addr := range p.addrs {
+		own := firstOf(e.node.Addresses, state.FamilyOf(addr))
+		if socket := e.prober.sockets[own]; socket != nil && e.peers.heldNodes[p.number][family] == byte(state.FamilyOf(addr)) {
+			return due{socket, netip.AddrPortFrom(addr, p.port)}, true
+		}
+	}
+	return due{}, false
+}
+
+// probeText returns the text of probes.
+func (e *Edge) probeText() []byte {
+	text := make([]byte, programs.ProbeSize)
+	text[0], text[1] = programs.Version, programs.HopProbe
+	binary.BigEndian.PutUint32(text[4:], state.PeerID(e.node.Name))
+	return text
 }
 
 // tell logs that a node with shares in so many ports has fallen silent, or answers again.
@@ -242,6 +295,13 @@ func (p *prober) heard() (answered map[uint32]bool) {
 	defer p.mu.Unlock()
 	answered, p.answered = p.answered, map[uint32]bool{}
 	return answered
+}
+
+// hasAnswered reports whether a node has answered since the last call of heard.
+func (p *prober) hasAnswered(id uint32) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.answered[id]
 }
 
 // asks has answers from these nodes counted.

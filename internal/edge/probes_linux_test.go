@@ -1,9 +1,14 @@
 package edge
 
 import (
+	"net"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/switchyard-net/switchyard/internal/edge/plan"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // TestProbesAreCounted: three probes without an answer make a node silent, and three answers end that. Nothing less does.
@@ -57,5 +62,35 @@ func TestProbesAreSpread(t *testing.T) {
 				t.Errorf("%d nodes: %d probes in %d bursts", n, sent, len(at))
 			}
 		})
+	}
+}
+
+// TestLostNodesAreProbedAgain: between two rounds, only nodes that have missed three probes are probed, and not too many of them. One that answers is asked for
+// connections from then on, and is silent until it has answered three rounds.
+func TestLostNodesAreProbedAgain(t *testing.T) {
+	own := netip.MustParseAddr("127.0.0.1")
+	e := &Edge{node: &state.Node{Name: "self", Addresses: []netip.Addr{own}}, peers: &peers{byID: map[uint32]*peer{}, heldNodes: map[plan.Number]node{}}}
+	e.prober.sockets, e.prober.answered = map[netip.Addr]*net.UDPConn{own: {}}, map[uint32]bool{}
+	add := func(id uint32, missed int) *peer {
+		p := &peer{number: plan.Number(id), port: uint16(id), addrs: []netip.Addr{own}, probes: probes{on: true, missed: missed, silent: missed == mostMissed}}
+		n := node{answers: 1} // as after the answer: nothing is written
+		n[family] = byte(state.IPv4)
+		e.peers.byID[id], e.peers.heldNodes[p.number] = p, n
+		return p
+	}
+	lost := add(1, mostMissed)
+	add(2, mostMissed-1)
+	if list, _ := e.again(); len(list) != 1 || list[0].to.Port() != 1 {
+		t.Errorf("probes go to %v", list)
+	}
+	e.prober.answered[1] = true
+	if list, _ := e.again(); len(list) > 0 || !lost.answers() || !lost.probes.silent {
+		t.Errorf("after the answer, probes go to %v, and the node is %+v", list, lost.probes)
+	}
+	for id := range uint32(1000) {
+		add(10+id, mostMissed)
+	}
+	if list, _ := e.again(); len(list) != burst {
+		t.Errorf("%d probes at once", len(list))
 	}
 }
