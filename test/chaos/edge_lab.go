@@ -75,7 +75,7 @@ type edgeLab struct {
 	open, fresh loadcheck.Ledger
 	changes     int
 	sent        map[string]string
-	toldAt      time.Time
+	toldAt      time.Time // of the last change; zero once it is applied
 	slowest     time.Duration
 }
 
@@ -557,7 +557,6 @@ func (l *edgeLab) settle(ctx context.Context) error {
 	}
 	l.open.Acked()
 	l.fresh.Acked()
-	l.slowest = max(l.slowest, time.Since(l.toldAt))
 	return nil
 }
 
@@ -580,6 +579,9 @@ func (l *edgeLab) applied(ctx context.Context) error {
 		if err := l.await(ctx, fmt.Sprintf("node %s applies change %d", name, l.changes), func() bool { return n.isDone(ctx) }); err != nil {
 			return errors.Join(err, n.stacks())
 		}
+	}
+	if !l.toldAt.IsZero() { // nodes that start apply changes of long ago
+		l.slowest, l.toldAt = max(l.slowest, time.Since(l.toldAt)), time.Time{}
 	}
 	return nil
 }
@@ -623,7 +625,7 @@ func (l *edgeLab) change(ctx context.Context) error {
 // await waits for something.
 func (l *edgeLab) await(ctx context.Context, what string, done func() bool) error {
 	for began := time.Now(); !done(); {
-		if err := errors.Join(pause(ctx, 2*time.Millisecond), l.failure()); err != nil {
+		if err := errors.Join(pause(ctx, 10*time.Millisecond), l.failure()); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
 		if time.Since(began) > edgePatience {

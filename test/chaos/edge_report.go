@@ -117,12 +117,13 @@ const edgeHow = `
 
 A client outside, a router and four nodes are network namespaces. Each node has a process of Switchyard, which follows one API server. Nodes
 write their annotations there. The router sends packets for a load balancer IP to node a, or to d. Nodes a, b and c have pods with endpoints of
-one Service, and policy Cluster. The client keeps %d connections of TCP open, half of them over IPv6. On each, it sends a line 90 ms after the last
+one Service, and policy Cluster. The client keeps %d connections of TCP open, half of them over IPv6. On each, it sends a line %v after the last
 answer. It also opens 200 connections a second, TCP and UDP, and keeps 40 flows of UDP.
 
 - **Lost** had no answer within 900 ms, which is less than TCP's first retransmission of a SYN. On an open TCP connection, the limit is 5 s.
 - **Reset** were refused, or ended by anything but the server.
-- **Wrong endpoint** were answered by another endpoint than before, or by one that the oracle (test/oracle) does not allow for a new connection. Answers
+- **Wrong endpoint** were answered by another endpoint than before, or by one that the oracle (test/oracle) does not allow for a new connection. While nodes
+  apply a change, one may hand a connection over to another whose endpoints all terminate. These may serve it. Answers
   to an open connection also have the client's address as the server sees it. It must be the client's own if the edge was on when the connection was opened.
 - **Expected failures** are new connections, and flows of UDP. They may fail while packets come in at a node that is dead, and while the process of a node
   with endpoints is dead. Open connections of TCP have no expected failures.
@@ -167,6 +168,6 @@ func (f *Findings) WriteEdge(connections int) string {
 			fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | %s |\n", p.Bug, p.Result.Scenario, c.Lost, c.Reset, c.WrongEndpoint, yes(p.Noticed))
 		}
 	}
-	fmt.Fprintf(&b, edgeHow, connections)
+	fmt.Fprintf(&b, edgeHow, connections, edgePause)
 	return b.String()
 }

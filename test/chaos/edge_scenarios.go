@@ -112,9 +112,12 @@ type edgeStage struct {
 func (s *edgeStage) scaled(n int) int { return max(1, int(float64(n)*s.Scale)) }
 
 // The load: connections that are open all the time, new ones, and flows of datagrams. Each open connection asks as soon as edgePause has passed since the last answer.
+// The load runs before all other programs, so it must leave processors to nodes. With 1,000 connections and pauses of 90 ms, a start took 3 to 9 s on two processors.
 const (
-	edgePause    = 90 * time.Millisecond
-	edgePerLoad  = 50 // connections of one thread
+	edgePause    = time.Second
+	edgeFlow     = 250 * time.Millisecond    // the pause of flows of datagrams, and of the control
+	edgePerLoad  = 250                       // connections of one thread
+	edgeBegun    = edgePause + time.Second/2 // when all connections are open
 	edgeNewEvery = 20 * time.Millisecond
 	edgeFlows    = 20
 )
@@ -147,18 +150,53 @@ func (l *edgeLab) allLoad(connections int, own bool) []loadcheck.Stream {
 	for family := range edgeFamilies {
 		for _, proto := range []state.Protocol{state.TCP, state.UDP} {
 			fresh := loadcheck.Stream{
-				From: l.hosts["client"], Client: probe.FromOutside, Target: l.target(proto, family), Judge: &l.fresh, Every: edgeNewEvery, Pause: edgePause,
+				From: l.hosts["client"], Client: probe.FromOutside, Target: l.target(proto, family), Judge: l.judge(), Every: edgeNewEvery, Pause: edgeFlow,
 			}
 			if proto == state.UDP {
 				fresh.Flows = edgeFlows
 			}
 			plain := loadcheck.Target{Name: "plain pod", Protocol: proto, Addr: netip.AddrPortFrom(l.hosts["plain"].Addrs[family], servedPort)}
 			list = append(list, fresh, loadcheck.Stream{
-				From: l.hosts["client"], Target: plain, Judge: loadcheck.Plainly{}, Control: true, Every: edgeNewEvery, Flows: edgeFlows, Pause: edgePause,
+				From: l.hosts["client"], Target: plain, Judge: loadcheck.Plainly{}, Control: true, Every: edgeNewEvery, Flows: edgeFlows, Pause: edgeFlow,
 			})
 		}
 	}
 	return list
+}
+
+// judge returns the judge of new connections.
+func (l *edgeLab) judge() loadcheck.Judge { return &edgeJudge{&l.fresh, l.nodeOf} }
+
+// edgeJudge also judges connections that nodes hand over. While two states count, a node may hand a connection over by one, and the other node may take it in by the
+// other.
+type edgeJudge struct {
+	loadcheck.Judge
+	nodeOf func(netip.Addr) string
+}
+
+// States adds endpoints that are terminating. A node without ready endpoints serves such connections by them, if another state has ready endpoints there.
+func (j *edgeJudge) States(t *loadcheck.Target, from probe.Client, src netip.Addr, since, until time.Time) []loadcheck.State {
+	states := j.Judge.States(t, from, src, since, until)
+	chosen := map[string]bool{} // nodes, in some state
+	for _, s := range states {
+		for _, e := range s.Allowed {
+			chosen[j.nodeOf(e.Addr())] = true
+		}
+	}
+	for i := range states {
+		s := &states[i]
+		ready := map[string]bool{}
+		for _, e := range s.Allowed {
+			ready[j.nodeOf(e.Addr())] = true
+		}
+		s.Allowed = slices.Clip(s.Allowed)
+		for _, e := range s.Serving {
+			if node := j.nodeOf(e.Addr()); chosen[node] && !ready[node] {
+				s.Allowed = append(s.Allowed, e)
+			}
+		}
+	}
+	return states
 }
 
 // trackedFor is how long nodes track a connection that was reset.
@@ -171,7 +209,7 @@ func (s *edgeStage) with(ctx context.Context, connections int, own bool, fn func
 		return err
 	}
 	counter := loadcheck.Start(loadcheck.Options{Streams: s.openLoad(connections, own), Timeout: s.timeout, EstablishedTimeout: s.timeout})
-	time.Sleep(time.Second / 2)
+	time.Sleep(edgeBegun)
 	err := fn()
 	report, loadErr := counter.Stop()
 	s.more = append(s.more, report)
@@ -536,7 +574,7 @@ func runEdgeScenario(ctx context.Context, o *Options, b *builder, st *edgeScenar
 	counter := loadcheck.Start(loadcheck.Options{
 		Streams: l.allLoad(o.Connections, st.own), Receipts: &l.receipts, Explain: l.explain, Timeout: o.timeout, EstablishedTimeout: o.timeout, CutTimeout: o.timeout,
 	})
-	time.Sleep(time.Second)
+	time.Sleep(edgeBegun)
 	var happened string
 	err = asOthers(func() (err error) {
 		if happened, err = st.run(ctx, s); err == nil {

@@ -4,6 +4,8 @@ package chaos
 
 import (
 	"io"
+	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/edge"
 	"github.com/switchyard-net/switchyard/test/loadcheck"
 	"github.com/switchyard-net/switchyard/test/netnstest"
+	"github.com/switchyard-net/switchyard/test/probe"
 )
 
 // TestProofOfEdge runs two scenarios of the edge with few connections. Nodes are real processes.
@@ -86,6 +89,45 @@ func TestJudgeEdge(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
+}
+
+// TestEdgeJudge: where two states count, a node by the name of the network 10.0.n.0 may serve what it takes in by endpoints that are terminating.
+func TestEdgeJudge(t *testing.T) {
+	at := func(addrs ...string) (list []netip.AddrPort) {
+		for _, a := range addrs {
+			list = append(list, netip.AddrPortFrom(netip.MustParseAddr(a), 80))
+		}
+		return list
+	}
+	all := at("10.0.1.1", "10.0.1.2", "10.0.2.1", "10.0.2.2")
+	one, both, second := at("10.0.1.1"), at("10.0.1.1", "10.0.2.1"), at("10.0.2.2")
+	for name, c := range map[string]struct{ allowed, want [][]netip.AddrPort }{
+		"one state":                           {[][]netip.AddrPort{one}, [][]netip.AddrPort{one}},
+		"the second node chose before":        {[][]netip.AddrPort{both, one}, [][]netip.AddrPort{both, at("10.0.1.1", "10.0.2.1", "10.0.2.2")}},
+		"each node chose another time":        {[][]netip.AddrPort{one, second}, [][]netip.AddrPort{at("10.0.1.1", "10.0.2.1", "10.0.2.2"), at("10.0.2.2", "10.0.1.1", "10.0.1.2")}},
+		"the second node was never chosen":    {[][]netip.AddrPort{one, one}, [][]netip.AddrPort{one, one}},
+		"the second node has ready ones, too": {[][]netip.AddrPort{both, both}, [][]netip.AddrPort{both, both}},
+	} {
+		var states ledgerOf
+		for _, allowed := range c.allowed {
+			states = append(states, loadcheck.State{Allowed: allowed, Serving: all})
+		}
+		j := &edgeJudge{states, func(a netip.Addr) string { return a.String()[:6] }}
+		var got [][]netip.AddrPort
+		for _, s := range j.States(nil, 0, netip.Addr{}, time.Time{}, time.Time{}) {
+			got = append(got, s.Allowed)
+		}
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// ledgerOf is a judge for which the same states always count.
+type ledgerOf []loadcheck.State
+
+func (l ledgerOf) States(*loadcheck.Target, probe.Client, netip.Addr, time.Time, time.Time) []loadcheck.State {
+	return slices.Clone(l)
 }
 
 func TestEdgePage(t *testing.T) {
