@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"reflect"
+	"sync"
 	"sync/atomic"
 
 	"github.com/switchyard-net/switchyard/backend"
@@ -29,7 +30,9 @@ type entry struct {
 	announce func(port uint16) (can bool)
 	saw      func(port uint16)
 	settings edge.Settings
-	edge     *edge.Edge // nil if there is none
+	// opening waits for an edge with these settings, nil unless it is being opened. Opening takes long, and the first state comes at the same time.
+	opening func() (*edge.Edge, error)
+	edge    *edge.Edge // nil if there is none
 	// refused is why there is none, nil if there is to be none.
 	refused error
 	// shown is edge for other goroutines.
@@ -55,7 +58,7 @@ func edgeSettings(c *config.Config, log *slog.Logger) edge.Settings {
 
 // mark returns the bit by which nftables knows packets of the edge with a configuration. The bit stays while connections end that were handed over.
 func (e *entry) mark(c *config.Config) uint32 {
-	if c.Edge.Enabled() || e.edge == nil {
+	if e.wait(); c.Edge.Enabled() || e.edge == nil {
 		return c.Edge.Mark()
 	}
 	return e.settings.Mark
@@ -63,6 +66,7 @@ func (e *entry) mark(c *config.Config) uint32 {
 
 // reconfigure makes the edge go on with another configuration. The next update must be full. An edge with other settings starts again, and connections go on.
 func (e *entry) reconfigure(c *config.Config) {
+	e.wait()
 	if !c.Edge.Enabled() {
 		if e.edge == nil && e.refused != nil {
 			e.note(nil)
@@ -80,17 +84,30 @@ func (e *entry) reconfigure(c *config.Config) {
 		return
 	}
 	e.close()
-	var opened *edge.Edge
-	err := e.inside.Do(func() (err error) {
-		opened, err = edge.Open(settings)
-		return err
+	open := sync.OnceValues(func() (opened *edge.Edge, err error) {
+		err = e.inside.Do(func() (err error) {
+			opened, err = edge.Open(settings)
+			return err
+		})
+		return opened, err
 	})
+	go func() { _, _ = open() }()
+	e.settings, e.node, e.opening = settings, nil, open
+}
+
+// wait waits for an edge that is being opened.
+func (e *entry) wait() {
+	if e.opening == nil {
+		return
+	}
+	opened, err := e.opening()
+	e.opening = nil
 	if e.refused = err; err != nil {
 		e.note(err)
 		e.announce(0)
 		return
 	}
-	e.edge, e.settings, e.node = opened, settings, nil
+	e.edge = opened
 	e.shown.Store(opened)
 }
 
@@ -117,6 +134,7 @@ func (e *entry) apply(u *state.Update, failed map[state.ServiceName]error) {
 
 // verify attaches programs again that others have detached. It returns how many devices lacked them.
 func (e *entry) verify() (repaired int) {
+	e.wait()
 	if e.edge == nil || e.node == nil { // it shows nothing yet
 		return 0
 	}
@@ -236,7 +254,7 @@ func (n *Node) handOver(answer *explain.Answer, service state.ServiceName) {
 	}
 	shown := e.shown.Load()
 	if shown == nil {
-		answer.Keep("the edge does not run here: /healthz says why")
+		answer.Keep("the edge does not run here, or not yet: /healthz says why if it cannot")
 		return
 	}
 	client := netip.AddrPortFrom(answer.Client.Addr, answer.Client.Port)
@@ -304,6 +322,7 @@ func (n *Node) warnEdge(c *config.Config) {
 
 // close detaches the programs.
 func (e *entry) close() {
+	e.wait()
 	if e.edge == nil {
 		return
 	}
@@ -315,7 +334,7 @@ func (e *entry) close() {
 // Apply implements [backend.Backend]. nftables shows an update before the edge sends packets by it.
 func (d *nftablesDataplane) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
 	result, err := d.Backend.Apply(ctx, u)
-	if err == nil {
+	if d.entry.wait(); err == nil {
 		d.entry.apply(u, result.Failed)
 	}
 	return result, err
@@ -330,7 +349,7 @@ func (d *nftablesDataplane) Verify(ctx context.Context) (backend.Result, error) 
 
 // Close implements [Dataplane].
 func (d *nftablesDataplane) Close() error {
-	if d.entry.edge != nil {
+	if d.entry.wait(); d.entry.edge != nil {
 		d.entry.announce(0) // another mode replaces this one, and takes no packets
 	}
 	d.entry.close()
