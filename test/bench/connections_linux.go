@@ -130,7 +130,7 @@ func (c *connections) repeat(to unix.Sockaddr, o *ConnectionOrder, a *Connection
 	}
 	began := time.Now()
 	last, done := began, 0
-	for done < len(c.times) && time.Since(began) < o.For && err == nil {
+	for err == nil && (done == 0 || done < len(c.times) && time.Since(began) < o.For) { // once at least, also if this thread had to wait
 		c.times[done], err = once()
 		if done++; done%rateOver == 0 {
 			now := time.Now()

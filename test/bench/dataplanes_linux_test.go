@@ -126,7 +126,10 @@ func TestConnectionsGoThroughTheDataplane(t *testing.T) {
 		}
 	}()
 	ask := func(to netip.AddrPort, from int) error {
-		_, err := n.clients[0].connect(t.Context(), ConnectionOrder{Do: doRequest, From: from, To: to, For: time.Millisecond})
+		answer, err := n.clients[0].connect(t.Context(), ConnectionOrder{Do: doRequest, From: from, To: to, For: time.Nanosecond})
+		if err == nil && (answer.Times == 0 || answer.P50 == 0) {
+			t.Errorf("an order whose time is over at once has the answer %+v", answer)
+		}
 		return err
 	}
 	if err := errors.Join(ask(n.clusterIP, fromPod), ask(n.nodePort, fromOutside)); err != nil {
