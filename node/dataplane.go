@@ -260,6 +260,7 @@ type nftablesDataplane struct {
 
 // Reconfigure implements [Dataplane].
 func (d *nftablesDataplane) Reconfigure(c *config.Config) error {
+	d.entry.wait()
 	o := nftablesOptions(c, d.options)
 	o.Edge = d.entry.mark(c)
 	if err := d.Backend.Reconfigure(o); err != nil {

@@ -58,7 +58,7 @@ func edgeSettings(c *config.Config, log *slog.Logger) edge.Settings {
 
 // mark returns the bit by which nftables knows packets of the edge with a configuration. The bit stays while connections end that were handed over.
 func (e *entry) mark(c *config.Config) uint32 {
-	if e.wait(); c.Edge.Enabled() || e.edge == nil {
+	if c.Edge.Enabled() || e.edge == nil {
 		return c.Edge.Mark()
 	}
 	return e.settings.Mark
@@ -66,7 +66,6 @@ func (e *entry) mark(c *config.Config) uint32 {
 
 // reconfigure makes the edge go on with another configuration. The next update must be full. An edge with other settings starts again, and connections go on.
 func (e *entry) reconfigure(c *config.Config) {
-	e.wait()
 	if !c.Edge.Enabled() {
 		if e.edge == nil && e.refused != nil {
 			e.note(nil)
@@ -95,7 +94,7 @@ func (e *entry) reconfigure(c *config.Config) {
 	e.settings, e.node, e.opening = settings, nil, open
 }
 
-// wait waits for an edge that is being opened.
+// wait waits for an edge that is being opened. The other methods come after it.
 func (e *entry) wait() {
 	if e.opening == nil {
 		return
@@ -134,7 +133,6 @@ func (e *entry) apply(u *state.Update, failed map[state.ServiceName]error) {
 
 // verify attaches programs again that others have detached. It returns how many devices lacked them.
 func (e *entry) verify() (repaired int) {
-	e.wait()
 	if e.edge == nil || e.node == nil { // it shows nothing yet
 		return 0
 	}
@@ -322,7 +320,6 @@ func (n *Node) warnEdge(c *config.Config) {
 
 // close detaches the programs.
 func (e *entry) close() {
-	e.wait()
 	if e.edge == nil {
 		return
 	}
@@ -334,7 +331,8 @@ func (e *entry) close() {
 // Apply implements [backend.Backend]. nftables shows an update before the edge sends packets by it.
 func (d *nftablesDataplane) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
 	result, err := d.Backend.Apply(ctx, u)
-	if d.entry.wait(); err == nil {
+	d.entry.wait()
+	if err == nil {
 		d.entry.apply(u, result.Failed)
 	}
 	return result, err
@@ -343,13 +341,15 @@ func (d *nftablesDataplane) Apply(ctx context.Context, u *state.Update) (backend
 // Verify implements [backend.Backend].
 func (d *nftablesDataplane) Verify(ctx context.Context) (backend.Result, error) {
 	result, err := d.Backend.Verify(ctx)
+	d.entry.wait()
 	result.Repaired += d.entry.verify()
 	return result, err
 }
 
 // Close implements [Dataplane].
 func (d *nftablesDataplane) Close() error {
-	if d.entry.wait(); d.entry.edge != nil {
+	d.entry.wait()
+	if d.entry.edge != nil {
 		d.entry.announce(0) // another mode replaces this one, and takes no packets
 	}
 	d.entry.close()
