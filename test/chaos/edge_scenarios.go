@@ -150,7 +150,7 @@ func (l *edgeLab) allLoad(connections int, own bool) []loadcheck.Stream {
 	for family := range edgeFamilies {
 		for _, proto := range []state.Protocol{state.TCP, state.UDP} {
 			fresh := loadcheck.Stream{
-				From: l.hosts["client"], Client: probe.FromOutside, Target: l.target(proto, family), Judge: l.judge(), Every: edgeNewEvery, Pause: edgeFlow,
+				From: l.hosts["client"], Client: probe.FromOutside, Target: l.target(proto, family), Judge: &edgeJudge{&l.fresh, l.nodeOf}, Every: edgeNewEvery, Pause: edgeFlow,
 			}
 			if proto == state.UDP {
 				fresh.Flows = edgeFlows
@@ -163,9 +163,6 @@ func (l *edgeLab) allLoad(connections int, own bool) []loadcheck.Stream {
 	}
 	return list
 }
-
-// judge returns the judge of new connections.
-func (l *edgeLab) judge() loadcheck.Judge { return &edgeJudge{&l.fresh, l.nodeOf} }
 
 // edgeJudge also judges connections that nodes hand over. While two states count, a node may hand a connection over by one, and the other node may take it in by the
 // other.
