@@ -398,7 +398,7 @@ proof: ## Inject faults into Switchyard under load; writes docs/proof.md (SCALE=
 	@$(GO) run ./test/cmd/proof -dataplane $(DATAPLANE) -scale $(SCALE) -out $(PROOF_PAGE) \
 		$$(if [ -e .cache/proof-upstream.json ]; then echo -beside .cache/proof-upstream.json; fi)
 
-proof-edge: ## Inject faults into a cluster with the edge under 1,000 open connections; writes docs/proof-edge.md (5 minutes; SCALE=1; an idle machine)
+proof-edge: ## Inject faults into a cluster with the edge under 1,000 open connections; writes docs/proof-edge.md (9 minutes; SCALE=1; an idle machine)
 	@$(GO) run ./test/cmd/proof -edge -scale $(SCALE) -out docs/proof-edge.md
 
 balance: ## Compare where 20,000 connections go in each mode with weights, refused shares and hashes, and time clients of silent endpoints (3 minutes; MODES=nftables,ebpf; root, or user namespaces)
