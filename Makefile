@@ -239,8 +239,14 @@ PURE := $(addprefix github.com/switchyard-net/switchyard/,brain model state back
 	backend/nftables/internal/ejection internal/ebpf/plan internal/edge/plan backend/iptables/internal/rules backend/ipvs/internal/plan backend/userspace/internal/plan \
 	backend/userspace/internal/balance internal/winkernel/internal/plan)
 
+# The laws read the tree, and have programs compiled.
+LAWS := github.com/switchyard-net/switchyard/test/laws
+
 # Packages that also have tests with the build tag !race: their comments have the reasons.
 UNRACED := github.com/switchyard-net/switchyard/internal/edge
+
+# Without the race detector, tests are compiled as check compiles, so that packages are compiled once for both.
+UNRACED_GO = CGO_ENABLED=0 GOFLAGS='-trimpath -tags=$(TAGS)' $(GO)
 
 unit: tools ## All tests, with the race detector where there are goroutines and a C compiler
 	@race=-race; if ! command -v $$($(GO) env CC) >/dev/null || [ "$$($(GO) env CGO_ENABLED)" != 1 ]; then \
@@ -248,13 +254,13 @@ unit: tools ## All tests, with the race detector where there are goroutines and 
 	fi; \
 	set -e; for module in $(MODULES); do cd $(CURDIR)/$$module; \
 		bubbles=$$($(BUBBLES)); \
-		pure=$$($(GO) list ./... | grep -xF $(addprefix -e ,$(PURE)) || true); \
+		pure=$$($(GO) list ./... | grep -xF $(addprefix -e ,$(PURE) $(LAWS)) || true); \
 		others=$$($(GO) list ./... | grep -vxF "$${bubbles:--}" | grep -vxF "$${pure:--}" || true); \
 		echo "== go test $$race in $$module"; \
 		[ -z "$$others" ] || $(GO) test $$race -vet=off -p $(PARALLEL) -parallel $(PARALLEL) -timeout $(TIMEOUT) $$others; \
-		[ -z "$$pure" ] || $(GO) test -vet=off -p $(PARALLEL) -timeout $(TIMEOUT) $$pure; \
+		[ -z "$$pure" ] || $(UNRACED_GO) test -vet=off -p $(PARALLEL) -timeout $(TIMEOUT) $$pure; \
 		unraced=$$($(GO) list ./... | grep -xF $(addprefix -e ,$(UNRACED)) || true); \
-		[ -z "$$unraced" ] || $(GO) test -vet=off -timeout $(TIMEOUT) -run '^TestNodes' $$unraced; \
+		[ -z "$$unraced" ] || $(UNRACED_GO) test -vet=off -timeout $(TIMEOUT) -run '^TestNodes' $$unraced; \
 		[ -z "$$bubbles" ] || $(GO) test $$race -vet=off -p $(PARALLEL) -parallel $(PARALLEL) -cpu 1 -timeout $(TIMEOUT) $$bubbles; \
 	done
 

@@ -2,9 +2,6 @@ package laws
 
 import (
 	"go/ast"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -116,34 +113,6 @@ into a sentence should be two.`
 		if docs != 1 && len(p.sources()) > 0 {
 			t.Errorf("package %s has %d package comments, want one.%s", p.rel(), docs, why)
 		}
-	}
-}
-
-// TestPublicPackagesCompileEverywhere compiles the packages that others may embed for the systems that have no such kernel, and all
-// packages for the processor of Windows machines for which make check does not.
-func TestPublicPackagesCompileEverywhere(t *testing.T) {
-	if testing.Short() {
-		t.Skip("compiles for two other systems")
-	}
-	var public []string
-	for _, p := range packages(t) {
-		if p.isPublic() && p.rel() != "conformance" {
-			public = append(public, "./"+p.rel())
-		}
-	}
-	for _, system := range []struct {
-		os, arch string
-		packages []string
-	}{{"windows", "arm64", []string{"./..."}}, {"darwin", "amd64", public}} {
-		t.Run(system.os, func(t *testing.T) {
-			cmd := exec.Command("go", append([]string{"build", "-trimpath"}, system.packages...)...)
-			cmd.Dir = filepath.Join("..", "..")
-			cmd.Env = append(os.Environ(), "GOOS="+system.os, "GOARCH="+system.arch, "CGO_ENABLED=0")
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Errorf("%v\n%s\nLaw 10: the same API on every system. What a platform lacks is a typed error at run time, not a missing "+
-					"symbol, so that programs which embed a package build everywhere.", err, out)
-			}
-		})
 	}
 }
 
