@@ -36,7 +36,7 @@ MINUTES ?= 20
 FIPS ?= v1.0.0
 
 .DEFAULT_GOAL := help
-.PHONY: published apidiff upgrade-grid quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets test-pods cluster-edge demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards alerts recipes dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare scale explained proof proof-edge balance soak histories-windows test-windows differential-windows clean test-arch test-arch-machine test-fips
+.PHONY: published apidiff upgrade-grid quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets test-pods cluster-edge demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards alerts recipes dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare scale proof proof-edge balance soak histories test-windows differential-windows clean test-arch test-arch-machine test-fips
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -353,9 +353,9 @@ differential: upstream ## Compare the fate of packets with upstream kube-proxy, 
 	@echo "== Switchyard and upstream kube-proxy, $(SEEDS) histories"
 	@cd test/e2e && $(GO) test -timeout 60m -run Differential . -seeds $(SEEDS) -dataplane $(DATAPLANE)
 
-histories-windows: ## Play HISTORIES=50000 random histories of a Windows node, whose HNS fails and forgets (on any system)
-	@echo "== a Windows node in $(or $(HISTORIES),50000) random histories"
-	@$(GO) test -count=1 -timeout 2h -run TestHistories ./internal/winkernel -histories $(or $(HISTORIES),50000) -v
+histories: export SWITCHYARD_TEST_HISTORIES = many
+histories: ## Play many random histories, of which make test plays a few (half an hour; root, or user namespaces)
+	@$(GO) test -count=1 -p 1 -timeout 4h -v -run 'Histor|Agree|FieldsDecoded|TestEvents$$' ./backend/nftables ./internal/winkernel ./internal/source/relay ./source/kube ./store ./test/oracle
 
 # The packages that have something to do on Windows, and whose tests ask for nothing of Linux. Of the client's, some need the go command.
 WINDOWS = ./state ./model ./brain ./store ./config/... ./kubeconv ./backend ./internal/winkernel/... ./internal/source/relay ./internal/ops/healthz ./internal/ops/metrics \
@@ -388,10 +388,6 @@ compare: build upstream ## Measure beside upstream kube-proxy, at 10,000 service
 
 scale: build upstream ## Measure network programming latency of many proxies on one API server (10 minutes; FULL=1 for an hour, which writes docs/benchmarks/scale.md)
 	@cd test/e2e && $(GO) run ./scale -switchyard ../../bin/switchyard $(if $(FULL),-full)
-
-explained: ## Compare the reasons of 'switchyard explain' with the oracle's, in HISTORIES=20000 random histories
-	@echo "== explain and the oracle, $(or $(HISTORIES),20000) histories"
-	@$(GO) test -count=1 -timeout 60m -v -run TestExplanationsAgree ./test/oracle -explained $(or $(HISTORIES),20000)
 
 # That of nftables has kube-proxy beside it, if it was built.
 PROOF_PAGE = docs/proof$(if $(filter-out nftables,$(DATAPLANE)),-$(DATAPLANE)).md

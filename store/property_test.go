@@ -12,17 +12,14 @@ import (
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/randcluster"
 )
 
 // TestHistoryDoesNotMatter plays random histories. At the end of each, three states must be equal: the state of a
 // consumer that took updates at random times, the snapshot, and the state of a new store that gets the final objects in
 // one Update.
 func TestHistoryDoesNotMatter(t *testing.T) {
-	histories := 400
-	if testing.Short() {
-		histories = 40
-	}
-	for seed := range uint64(histories) {
+	for seed := range randcluster.Seeds(100, 4000) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		s := New(Options{Brain: brain.Config{NodeName: "n1", Edge: randomEdge(rng)}})
 		defer s.Close()

@@ -33,10 +33,7 @@ import (
 	"github.com/switchyard-net/switchyard/test/randcluster"
 )
 
-var (
-	oneSeed      = flag.Int64("seed", -1, "run only the history of this seed")
-	allHistories = flag.Uint64("histories", 200, "number of random histories")
-)
+var oneSeed = flag.Int64("seed", -1, "run only the history of this seed")
 
 // TestHistories applies random histories to the kernel while one operation in ten fails. At the end of each the kernel must hold
 // exactly what a fresh start would write.
@@ -47,16 +44,13 @@ func TestHistories(t *testing.T) {
 		}
 		return
 	}
-	limit := *allHistories
-	if testing.Short() {
-		limit /= 10
-	}
+	histories := randcluster.Seeds(60, 2000)
 	var next, failures, lost, restarts, remembered, resets, deadlines, tables atomic.Int64
 	var wg sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		ns := netnstest.New(t)
 		wg.Go(func() {
-			for seed := next.Add(1) - 1; seed < int64(limit) && !t.Failed(); seed = next.Add(1) - 1 {
+			for seed := next.Add(1) - 1; seed < int64(histories) && !t.Failed(); seed = next.Add(1) - 1 {
 				r, err := playHistory(t, ns, uint64(seed))
 				if err != nil {
 					t.Errorf("seed %d: %v", seed, err)
@@ -74,7 +68,7 @@ func TestHistories(t *testing.T) {
 	}
 	wg.Wait()
 	t.Logf("%d histories, %d injected failures, %d of them after the commit, %d restarts, %d clients remembered, %d endpoints gone, %d ways with a deadline, %d tables of hashes",
-		limit, failures.Load(), lost.Load(), restarts.Load(), remembered.Load(), resets.Load(), deadlines.Load(), tables.Load())
+		histories, failures.Load(), lost.Load(), restarts.Load(), remembered.Load(), resets.Load(), deadlines.Load(), tables.Load())
 	if failures.Load() == 0 || lost.Load() == 0 || restarts.Load() == 0 || remembered.Load() == 0 || resets.Load() == 0 || deadlines.Load() == 0 || tables.Load() == 0 {
 		t.Error("something that was to be tested never happened")
 	}

@@ -24,11 +24,7 @@ import (
 	"github.com/switchyard-net/switchyard/test/randcluster"
 )
 
-var (
-	histories = flag.Int("histories", 600, "how many random histories TestHistories plays")
-	firstSeed = flag.Uint64("first", 0, "the seed of the first of them")
-	oneSeed   = flag.Int64("seed", -1, "play only the history of this seed, and log what happens")
-)
+var oneSeed = flag.Int64("seed", -1, "play only the history of this seed, and log what happens")
 
 // The steps of a history, and after how many of them all is to be as it must.
 const (
@@ -56,28 +52,24 @@ func TestHistories(t *testing.T) {
 		}
 		return
 	}
-	total := uint64(*histories)
-	if testing.Short() {
-		total /= 4
-	}
+	total := randcluster.Seeds(150, 50_000)
 	var next, failed atomic.Uint64
 	var sum tally
 	var wg sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			for n := next.Add(1) - 1; n < total && failed.Load() < enoughErrors; n = next.Add(1) - 1 {
-				seed := *firstSeed + n
-				r := newRun(seed)
+				r := newRun(n)
 				if err := r.play(t.Context()); err != nil {
 					failed.Add(1)
-					t.Errorf("seed %d: %v", seed, err)
+					t.Errorf("seed %d: %v", n, err)
 				}
 				sum.add(&r.tally)
 			}
 		})
 	}
 	wg.Wait()
-	t.Logf("%d histories from seed %d: %v", total, *firstSeed, &sum)
+	t.Logf("%d histories: %v", total, &sum)
 	for name, n := range sum.counts {
 		if n == 0 {
 			t.Errorf("%s: 0 of them: the histories do not test what they should", name)

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/test/randcluster"
 )
 
 // words are texts for fields by their names, "" for all others and now and then for these.
@@ -106,7 +107,7 @@ func TestFieldsDecoded(t *testing.T) {
 	for _, r := range resources("here", "", false) {
 		t.Run(r.kind.String(), func(t *testing.T) {
 			read, good := r.newReader(), 0
-			for seed := range uint64(3000) {
+			for seed := range randcluster.Seeds(500, 30_000) {
 				rng := rand.New(rand.NewPCG(seed, 1))
 				object := reflect.New(reflect.TypeOf(r.example).Elem())
 				fill(rng, "", object.Elem())

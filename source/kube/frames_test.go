@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/switchyard-net/switchyard/test/randcluster"
 )
 
 // eventWriter encodes the events of a watch as an API server does.
@@ -72,7 +74,7 @@ func TestEvents(t *testing.T) {
 			t.Run(r.kind.String()+" "+media, func(t *testing.T) {
 				w := newEventWriter(t, r, media)
 				var want []item
-				for seed := range uint64(500) {
+				for seed := range randcluster.Seeds(150, 5000) {
 					rng := rand.New(rand.NewPCG(seed, 1))
 					object := reflect.New(reflect.TypeOf(r.example).Elem())
 					fill(rng, "", object.Elem())

@@ -29,11 +29,7 @@ import (
 
 var oneSeed = flag.Int64("seed", -1, "run only the history of this seed, with all questions, and log its steps")
 
-// The size of the agreement test. With -short and with -race it runs fewer histories, by these factors.
 const (
-	allHistories  = 50_000
-	shortDivisor  = 25
-	raceDivisor   = 10
 	steps         = 14 // of a history
 	questions     = 50 // at most, each time that the feed is read
 	enoughTrouble = 3  // histories that fail before the test gives up
@@ -53,13 +49,7 @@ func TestAgreement(t *testing.T) {
 		return
 	}
 
-	histories := uint64(allHistories)
-	if testing.Short() {
-		histories /= shortDivisor
-	}
-	if raceEnabled {
-		histories /= raceDivisor
-	}
+	histories := randcluster.Seeds(500, 50_000)
 	var next, asked, failed atomic.Uint64
 	var byOutcome [probe.Drop + 1]atomic.Uint64
 	var ramping atomic.Uint64

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -23,9 +22,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/oracle"
 	"github.com/switchyard-net/switchyard/test/probe"
+	"github.com/switchyard-net/switchyard/test/randcluster"
 )
-
-var explained = flag.Uint64("explained", 400, "run so many histories, questions of which are explained")
 
 const (
 	// questionsExplained is how many questions are explained at most, each time that the feed of a history is read.
@@ -38,10 +36,7 @@ const (
 // get the packet, which of them see the node's address, why each other endpoint does not, the rules that chose among them, and why Services
 // do not get a packet to an address that they name. Clients are named as people name them, where that says who they are.
 func TestExplanationsAgree(t *testing.T) {
-	histories := *explained
-	if raceEnabled {
-		histories /= raceDivisor
-	}
+	histories := randcluster.Seeds(200, 20_000)
 	var total tallyOfReasons
 	for from := uint64(0); from < histories && !t.Failed(); from += explainedSlice {
 		to := min(from+explainedSlice, histories)
@@ -54,7 +49,7 @@ func TestExplanationsAgree(t *testing.T) {
 	t.Logf("endpoints, rules and Services by reason: %v", total.reasons)
 	t.Logf("answers by verdict: %v; clients by how they were named: %v", total.verdicts, total.named)
 	for _, reason := range everyReason {
-		if histories >= 100 && total.reasons[reason] == 0 {
+		if total.reasons[reason] == 0 {
 			t.Errorf("nothing was left out as %s: the histories do not test what they should", reason)
 		}
 	}
