@@ -101,7 +101,6 @@ type loss struct {
 	claim  state.FrontendKey
 	kind   state.FrontendKind
 	holder *service
-	as     state.FrontendKind // which the holder claims
 	// to is the range that overlaps the one that is claimed, if that is one. full is set if there are too many ranges: the holder is the service itself.
 	to   state.FrontendKey
 	full bool
@@ -229,7 +228,7 @@ func (a *arbiter) award(svc *service, record *state.Service) (*state.Service, []
 		}
 		best := a.best(key)
 		if best.service != svc || kind == HealthCheckPort && best.kind != HealthCheckPort {
-			lost = append(lost, loss{claim: key, kind: kind, holder: best.service, as: best.kind})
+			lost = append(lost, loss{claim: key, kind: kind, holder: best.service})
 		}
 	})
 	if len(lost) == 0 {

@@ -30,9 +30,9 @@ func TestHealthCheckPortConflicts(t *testing.T) {
 		holder  string // of the port that a wants, empty if a has it
 		problem string
 	}{
-		"a nodePort":         {balancer("a", 1, 30080, 0), balancer("b", 2, 0, 30080), "b", "30080/TCP is a nodePort of another service, whose endpoints get what load balancers ask there"},
+		"a nodePort":         {balancer("a", 1, 30080, 0), balancer("b", 2, 0, 30080), "b", "30080/TCP is a nodePort or the healthCheckNodePort of another service, which gets what load balancers ask there"},
 		"its own nodePort":   {balancer("a", 1, 30080, 30080), balancer("b", 2, 30090, 30091), "a", "30080/TCP is a nodePort of the same service"},
-		"the same port":      {balancer("c", 1, 30080, 0), balancer("b", 2, 30080, 0), "b", "30080/TCP is the healthCheckNodePort of another service, and load balancers hear about that one there"},
+		"the same port":      {balancer("c", 1, 30080, 0), balancer("b", 2, 30080, 0), "b", "30080/TCP is a nodePort or the healthCheckNodePort of another service, which gets what load balancers ask there"},
 		"another protocol":   {balancer("a", 1, 30080, 0), udp, "", ""},
 		"a port of its own":  {balancer("a", 1, 30080, 30081), balancer("b", 2, 30090, 30091), "", ""},
 		"besides a frontend": {balancer("a", 1, 30080, 30085), balancer("b", 2, 30080, 30085), "", ""},

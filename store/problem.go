@@ -292,13 +292,10 @@ func conflict(svc *service, lost []loss) Problem {
 	p := Problem{Service: svc.name, Reason: AddressConflict, Field: fieldOf(first.kind), Holder: first.holder.name,
 		Remedy: "give one of the two services another address or port"}
 	if first.kind == HealthCheckPort {
-		whose := "another service"
+		// Which of the two it is may change while the holder does not.
+		p.Note = fmt.Sprintf("%d/TCP is a nodePort or the healthCheckNodePort of another service, which gets what load balancers ask there", first.claim.Port)
 		if first.holder == svc {
-			whose = "the same service"
-		}
-		p.Note = fmt.Sprintf("%d/TCP is a nodePort of %s, whose endpoints get what load balancers ask there", first.claim.Port, whose)
-		if first.as == HealthCheckPort {
-			p.Note = fmt.Sprintf("%d/TCP is the healthCheckNodePort of another service, and load balancers hear about that one there", first.claim.Port)
+			p.Note = fmt.Sprintf("%d/TCP is a nodePort of the same service, whose endpoints get what load balancers ask there", first.claim.Port)
 		}
 		p.Remedy = "give the service another healthCheckNodePort"
 		return p

@@ -102,9 +102,9 @@ func (r *ranges) loss(svc *service, key state.FrontendKey, kind state.FrontendKi
 	case !isLost:
 		return loss{}, false
 	case l.full:
-		return loss{claim: key, kind: kind, holder: svc, as: kind, full: true}, true
+		return loss{claim: key, kind: kind, holder: svc, full: true}, true
 	}
-	return loss{claim: key, kind: kind, holder: l.to.service, as: l.to.kind, to: l.to.key}, true
+	return loss{claim: key, kind: kind, holder: l.to.service, to: l.to.key}, true
 }
 
 // rangeConflict is the problem of a service with ranges that it does not get. The list is not empty.
