@@ -444,11 +444,11 @@ func (l *lab) on(shares map[string]uint32, change ...func(*edge.Settings)) {
 	l.settle()
 }
 
-// settle waits until no node counts as silent: on a busy machine, the first edge probes others for long before the last one is there.
+// settle waits until no node counts as silent, and none is about to: on a busy machine, the first edge probes others for long before the last one is there.
 func (l *lab) settle() {
 	l.t.Helper()
 	for node, e := range l.edges {
-		await.Until(l.t, "all nodes answer node "+node, func() bool { return len(e.Status().Left) == 0 }, func() any { return e.Status() })
+		await.Until(l.t, "all nodes answer node "+node, func() bool { return len(e.Status().Left) == 0 && e.Hears() }, func() any { return e.Status() })
 	}
 }
 
