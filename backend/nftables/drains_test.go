@@ -209,6 +209,29 @@ func TestDrainWithoutAProcess(t *testing.T) {
 	expectAll(t, "after the deadline, others", nil, others)
 }
 
+// TestRestartWhileOneFamilyDrains: deadlines in one family keep the rules of deadlines in both.
+func TestRestartWhileOneFamilyDrains(t *testing.T) {
+	r := newRemoval(t)
+	r.start(r.web("near", "far", "stays"))
+	r.show(false, r.web("near", "stays")) // so both families have a table
+	drainsIPv6 := func(seconds uint32) *state.Service {
+		s, less := r.draining(r.web("near", "stays"), seconds), r.draining(r.web("stays"), seconds, "near")
+		for i := range s.Ports {
+			if s.Ports[i].Family == state.IPv6 {
+				s.Ports[i] = less.Ports[i]
+			}
+		}
+		return s
+	}
+	r.show(false, r.draining(r.web("near", "stays"), drainTime))
+	r.show(false, drainsIPv6(drainTime))
+	before, _, _ := r.deadlines()
+	closeBackend(r.backend)
+	if written := r.start(drainsIPv6(0)); before <= 0 || written != 0 {
+		t.Errorf("%d endpoints have a deadline, and a restart without the annotation writes %d objects, want none", before, written)
+	}
+}
+
 // TestRestartWhileDraining: the next process takes a deadline over as it is, whatever its own settings and records say.
 func TestRestartWhileDraining(t *testing.T) {
 	for _, c := range []struct {

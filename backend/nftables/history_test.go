@@ -396,7 +396,7 @@ func (r *historyRun) check() error {
 	r.backend.guard.raise(foreignChange)
 	result, err := r.backend.Verify(ctx)
 	if err != nil || result.Repaired != 0 || result.Written != 0 {
-		return fmt.Errorf("Verify with a comparison: %+v, %w", result, err)
+		return fmt.Errorf("Verify with a comparison: %+v, %v", result, err)
 	}
 	for range 20 { // deletions that failed are tried again
 		if result := verify(r.t, r.backend); result.Written != 0 {
@@ -437,7 +437,7 @@ func (r *historyRun) check() error {
 	result, err = fresh.Apply(ctx, u)
 	// Without deadlines, a start rewrites the tables of resets without their rules.
 	if err != nil || result.Written != 0 && deadlines {
-		return fmt.Errorf("a fresh start: %+v, %w; changed %v", result, err, changesBetween(before, dump(r.t, r.observer)))
+		return fmt.Errorf("a fresh start: %+v, %v; changed %v", result, err, changesBetween(before, dump(r.t, r.observer)))
 	}
 	return nil
 }

@@ -331,6 +331,11 @@ func SetsIn(f state.Family, sk *nft.Skeleton) (names []string) {
 // are kept as they are.
 func (r *Resets) Compare(s *Serving, found []Found, inherited bool, now time.Time) *ResetPlan {
 	p := r.plan(now)
+	for i := range found { // the rules of both tables depend on the deadlines of either
+		if inherited && r.drains.inherit(p, &found[i]) {
+			r.rules.drains = true
+		}
+	}
 	for i := range found {
 		r.compareTable(p, s, &found[i], inherited)
 	}
@@ -363,9 +368,6 @@ func (r *Resets) compareTable(p *ResetPlan, s *Serving, in *Found, inherited boo
 		} else {
 			p.del = append(p.del, k)
 		}
-	}
-	if inherited && r.drains.inherit(p, in) {
-		r.rules.drains = true
 	}
 	isThere := r.drains.compare(p, in)
 	for _, w := range openWays(r.drains.held, s.services) {
