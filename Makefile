@@ -36,7 +36,7 @@ MINUTES ?= 20
 FIPS ?= v1.0.0
 
 .DEFAULT_GOAL := help
-.PHONY: published apidiff upgrade-grid quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets test-pods cluster-edge demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards alerts recipes dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare scale proof proof-edge balance soak histories test-windows differential-windows clean test-arch test-arch-machine test-fips
+.PHONY: published apidiff upgrade-grid upgrade-grid-kernel quick release release-inputs verify-release workflows prose page screenshots help build windows proto programs protocols image manifests budgets test-pods cluster-edge demo test suite attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards alerts recipes dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare scale proof proof-edge balance soak histories test-windows differential-windows clean test-arch test-arch-machine test-fips
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -132,6 +132,9 @@ suite-edge: ## Run the whole conformance suite with the edge in front of modes n
 
 proof-kernel: ## Inject faults in that machine, and count the outcome of connections (DATAPLANE=ipvs)
 	@RUN=proof DATAPLANE=$(if $(filter nftables,$(DATAPLANE)),ipvs,$(DATAPLANE)) bash scripts/kernel-test.sh
+
+upgrade-grid-kernel: ## Upgrade there from the last release to this version and downgrade, under that load (DATAPLANE=ipvs)
+	@RUN=upgrade DATAPLANE=$(if $(filter nftables,$(DATAPLANE)),ipvs,$(DATAPLANE)) bash scripts/kernel-test.sh
 
 mutants-kernel: ## Run programs with injected bugs there, which that must notice (DATAPLANE=ipvs)
 	@RUN=mutants DATAPLANE=$(if $(filter nftables,$(DATAPLANE)),ipvs,$(DATAPLANE)) bash scripts/kernel-test.sh

@@ -11,6 +11,7 @@
 #
 # RUN=units runs there what qemu-user cannot run: the tests of the packages that talk to the kernel.
 # RUN=proof injects faults there (test/cmd/proof) under a load that fits an emulated machine, and judges the outcome of connections alone.
+# RUN=upgrade goes there from the last release to this version and back, under that load.
 # RUN=mutants runs programs with injected bugs, which the same scenarios must notice.
 # RUN=differential compares the fate of packets with that in upstream kube-proxy, in the same mode, after make upstream.
 # RUN=compare measures both, in the same mode, after make upstream.
@@ -30,6 +31,7 @@ dataplane=${DATAPLANE:-nftables}
 what=${RUN:-conformance}
 # What faults are injected: those that concern what a dataplane keeps in the kernel.
 scenarios="peace,restart,kill,rolling update,flush on an older kernel,upgrade,switch"
+upgrades="release,mixed versions"
 # The longest time that the machine may run, in seconds, and that of the tests in it. Emulation takes about ten times as long.
 machine_time=2700
 test_time=40m
@@ -209,6 +211,12 @@ build_initramfs() {
 		go build -trimpath -ldflags '-s -w' -o "$root/test" ./test/cmd/proof
 		"$root/test" -build "$root/programs" -dataplane "$dataplane" -scenarios "$scenarios" -mutants="$([ "$what" = mutants ] && echo true || echo false)"
 		;;
+	upgrade)
+		go build -trimpath -ldflags '-s -w' -o "$root/test" ./test/cmd/proof
+		from=$(go run ./test/cmd/upgrade program)
+		cp "$from" "$root/release"
+		"$root/test" -build "$root/programs" -dataplane "$dataplane" -scenarios "$upgrades" -release "$from"
+		;;
 	differential)
 		(cd test/e2e && go test -c -o "$root/test" .)
 		cp -L .cache/upstream/upstream "$root/upstream"
@@ -274,6 +282,9 @@ units)
 proof)
 	[ $# -gt 0 ] || set -- -programs /programs -dataplane "$dataplane" -scenarios "$scenarios" -scale 0.02 -rate 36 -counts-only
 	;;
+upgrade)
+	[ $# -gt 0 ] || set -- -programs /programs -release /release -dataplane "$dataplane" -scenarios "$upgrades" -scale 0.1 -rate 36 -counts-only
+	;;
 mutants)
 	# Fewer connections than in proof: it takes so long between two requests on an open one that flows which were cut are distinguished from others.
 	[ $# -gt 0 ] || set -- -programs /programs -dataplane "$dataplane" -mutants -scale 0.02 -rate 24 -counts-only
@@ -287,7 +298,7 @@ connections)
 	command -v haproxy >/dev/null || die "not installed: haproxy. As root: apt-get install haproxy"
 	[ $# -gt 0 ] || set -- userspace --connections 10000 --rounds 1
 	;;
-*) die "RUN=$what: use conformance, units, proof, mutants, differential, compare or connections" ;;
+*) die "RUN=$what: use conformance, units, proof, upgrade, mutants, differential, compare or connections" ;;
 esac
 build_initramfs "$@"
 echo "== run in Linux $release, emulated"

@@ -48,8 +48,21 @@ func run(ctx context.Context) error {
 		return apidiff(ctx, root)
 	case "grid":
 		return grid(ctx, &o, strings.Split(modes, ","))
+	case "program":
+		_, program, err := release(ctx, root)
+		fmt.Println(program)
+		return err
 	}
-	return errors.New("usage: upgrade [flags] record|apidiff|grid")
+	return errors.New("usage: upgrade [flags] record|apidiff|grid|program")
+}
+
+// release returns the last release and its program.
+func release(ctx context.Context, root string) (last *upgrade.Release, program string, err error) {
+	if last, err = upgrade.Last(root); err != nil {
+		return nil, "", err
+	}
+	program, err = last.Program(ctx, root)
+	return last, program, err
 }
 
 // apidiff prints incompatible changes of the Go packages.
@@ -70,13 +83,11 @@ func apidiff(ctx context.Context, root string) error {
 // grid goes from the last release to this version and back with each dataplane, and prints a table.
 func grid(ctx context.Context, o *chaos.Options, dataplanes []string) error {
 	began := time.Now()
-	last, err := upgrade.Last(o.Source)
+	last, program, err := release(ctx, o.Source)
 	if err != nil {
 		return err
 	}
-	if o.Release, err = last.Program(ctx, o.Source); err != nil {
-		return err
-	}
+	o.Release = program
 	if o.Dir, err = os.MkdirTemp("", "upgrade-"); err != nil {
 		return err
 	}
@@ -110,7 +121,7 @@ func grid(ctx context.Context, o *chaos.Options, dataplanes []string) error {
 			}
 		}
 	}
-	fmt.Printf("\nThe grid took %v. By default it leaves out mode ipvs, which needs a kernel with IPVS.\n", time.Since(began).Round(time.Second))
+	fmt.Printf("\nThe grid took %v. By default it leaves out mode ipvs, which needs a kernel with IPVS: run make upgrade-grid-kernel.\n", time.Since(began).Round(time.Second))
 	if len(wrong) > 0 {
 		return errors.New(strings.Join(wrong, "\n"))
 	}
