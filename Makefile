@@ -245,8 +245,9 @@ PURE := $(addprefix github.com/switchyard-net/switchyard/,brain model state back
 # The laws read the tree, and have programs compiled.
 LAWS := github.com/switchyard-net/switchyard/test/laws
 
-# Packages that also have tests with the build tag !race: their comments have the reasons.
-UNRACED := github.com/switchyard-net/switchyard/internal/edge
+# Packages that also have tests with the build tag !race, and these tests: their comments have the reasons.
+UNRACED := $(addprefix github.com/switchyard-net/switchyard/internal/,edge protoconv)
+UNRACED_TESTS = ^Test(Nodes|Largest)
 
 # Without the race detector, tests are compiled as check compiles, so that packages are compiled once for both.
 UNRACED_GO = CGO_ENABLED=0 GOFLAGS='-trimpath -tags=$(TAGS)' $(GO)
@@ -263,7 +264,7 @@ unit: tools ## All tests, with the race detector where there are goroutines and 
 		[ -z "$$others" ] || $(GO) test $$race -vet=off -p $(PARALLEL) -parallel $(PARALLEL) -timeout $(TIMEOUT) $$others; \
 		[ -z "$$pure" ] || $(UNRACED_GO) test -vet=off -p $(PARALLEL) -timeout $(TIMEOUT) $$pure; \
 		unraced=$$($(GO) list ./... | grep -xF $(addprefix -e ,$(UNRACED)) || true); \
-		[ -z "$$unraced" ] || $(UNRACED_GO) test -vet=off -timeout $(TIMEOUT) -run '^TestNodes' $$unraced; \
+		[ -z "$$unraced" ] || $(UNRACED_GO) test -vet=off -timeout $(TIMEOUT) -run '$(UNRACED_TESTS)' $$unraced; \
 		[ -z "$$bubbles" ] || $(GO) test $$race -vet=off -p $(PARALLEL) -parallel $(PARALLEL) -cpu 1 -timeout $(TIMEOUT) $$bubbles; \
 	done
 

@@ -1,3 +1,7 @@
+//go:build !race
+
+// A record with all that it may have takes the race detector a minute, and its tests start no goroutine.
+
 package protoconv
 
 import (

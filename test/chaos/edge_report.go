@@ -133,6 +133,7 @@ answer. It also opens 200 connections a second, TCP and UDP, and keeps 40 flows 
   a gap may be 1.5 s long where something is killed, and 0.1 s elsewhere. **New** is the longest time without a successful new connection.
 - **Control** are connections from the client to a pod of node d, without a virtual address. Times in which the control or a sleeping thread of the load
   waited are subtracted. The remaining time is in bold. In parentheses are the measured gap, and the longest gap of the control.
+  0.0 stands for less than 1 ms.
 
 [proof.md](proof.md) describes the load and these figures in more detail.
 `
