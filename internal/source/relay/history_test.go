@@ -65,7 +65,7 @@ func play(t *testing.T, seed uint64) {
 	settle()
 	equalSnapshots(t, far.Snapshot(), direct.Snapshot())
 	w.step()
-	settle() // a connection may have ended meanwhile
+	settle() // a connection may have ended in that step
 	equalSnapshots(t, far.Snapshot(), direct.Snapshot())
 	for _, line := range log.take() {
 		if strings.Contains(line, "level=ERROR") {
