@@ -34,7 +34,9 @@ func TestRecipes(t *testing.T) {
 		}
 		for _, block := range strings.Split(string(text), "```yaml\n")[1:] {
 			block, _, _ = strings.Cut(block, "```")
-			if !strings.HasPrefix(block, "# values.yaml\n") {
+			if _, chart, isChart := strings.Cut(block, "\n  valuesContent: |-\n"); isChart { // of k3s and RKE2
+				block = strings.ReplaceAll("\n"+chart, "\n    ", "\n")
+			} else if !strings.HasPrefix(block, "# values.yaml\n") {
 				continue
 			}
 			found++
@@ -57,9 +59,10 @@ func TestRecipes(t *testing.T) {
 			if got := rendered(t, v)["DaemonSet switchyard"]; got == nil {
 				t.Errorf("%s: no DaemonSet", page)
 			}
+			t.Logf("%s: the chart has these values, and is a DaemonSet with them:\n%s", page, block)
 		}
 	}
-	if found < 6 {
-		t.Errorf("%d pages have values", found)
+	if found < 7 {
+		t.Errorf("%d blocks have values", found)
 	}
 }
