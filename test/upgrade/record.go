@@ -18,15 +18,11 @@ import (
 
 // Record writes the testdata of the last release: its protocols, its configuration files, and the answers of its server.
 func Record(ctx context.Context, root string) error {
-	last, err := Last(root)
+	last, program, err := LastProgram(ctx, root)
 	if err != nil {
 		return err
 	}
 	source, err := last.Source(ctx, root)
-	if err != nil {
-		return err
-	}
-	program, err := last.Program(ctx, root)
 	if err != nil {
 		return err
 	}

@@ -83,17 +83,20 @@ func (r *Release) Source(ctx context.Context, root string) (string, error) {
 	return dir, os.Rename(next, dir)
 }
 
-// Program returns the path of the release's switchyard, which is built on first use as `make build` does.
-func (r *Release) Program(ctx context.Context, root string) (string, error) {
-	source, err := r.Source(ctx, root)
+// LastProgram returns the last release in [List] and the path of its switchyard, which is built on first use as `make build` does.
+func LastProgram(ctx context.Context, root string) (last *Release, path string, err error) {
+	if last, err = Last(root); err != nil {
+		return nil, "", err
+	}
+	source, err := last.Source(ctx, root)
 	if err != nil {
-		return "", err
+		return nil, "", err
 	}
-	path := filepath.Join(filepath.Dir(source), "switchyard")
+	path = filepath.Join(filepath.Dir(source), "switchyard")
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-		return path, err
+		return last, path, err
 	}
-	return path, Build(ctx, source, r.Version, path)
+	return last, path, Build(ctx, source, last.Version, path)
 }
 
 // Build builds the switchyard of a source tree.

@@ -66,11 +66,8 @@ func run(ctx context.Context) error {
 		o.Scenarios = strings.Split(names, ",")
 	}
 	if *edge && o.Release == "" { // built before there is anything that goes first
-		last, err := upgrade.Last(o.Source)
-		if err != nil {
-			return err
-		}
-		if o.Release, err = last.Program(ctx, o.Source); err != nil {
+		var err error
+		if _, o.Release, err = upgrade.LastProgram(ctx, o.Source); err != nil {
 			return err
 		}
 	}

@@ -49,20 +49,11 @@ func run(ctx context.Context) error {
 	case "grid":
 		return grid(ctx, &o, strings.Split(modes, ","))
 	case "program":
-		_, program, err := release(ctx, root)
+		_, program, err := upgrade.LastProgram(ctx, root)
 		fmt.Println(program)
 		return err
 	}
 	return errors.New("usage: upgrade [flags] record|apidiff|grid|program")
-}
-
-// release returns the last release and its program.
-func release(ctx context.Context, root string) (last *upgrade.Release, program string, err error) {
-	if last, err = upgrade.Last(root); err != nil {
-		return nil, "", err
-	}
-	program, err = last.Program(ctx, root)
-	return last, program, err
 }
 
 // apidiff prints incompatible changes of the Go packages.
@@ -83,7 +74,7 @@ func apidiff(ctx context.Context, root string) error {
 // grid goes from the last release to this version and back with each dataplane, and prints a table.
 func grid(ctx context.Context, o *chaos.Options, dataplanes []string) error {
 	began := time.Now()
-	last, program, err := release(ctx, o.Source)
+	last, program, err := upgrade.LastProgram(ctx, o.Source)
 	if err != nil {
 		return err
 	}
