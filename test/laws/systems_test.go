@@ -34,8 +34,8 @@ func TestPublicPackagesCompileEverywhere(t *testing.T) {
 	}{{"windows", "arm64", []string{"./..."}}, {"darwin", "amd64", public}} {
 		t.Run(system.os, func(t *testing.T) {
 			for _, err := range typeErrors(t, system.os, system.arch, system.packages) {
-				t.Errorf("%v\nLaw 10: the same API on every system. What a platform lacks is a typed error at run time, not a missing "+
-					"symbol, so that programs which embed a package build everywhere.", err)
+				t.Errorf("%v\nLaw 10: the API is the same on every system, so that programs which embed a package build everywhere. "+
+					"A function that the system cannot support returns a typed error at run time.", err)
 			}
 		})
 	}
@@ -46,9 +46,11 @@ func typeErrors(t *testing.T, system, arch string, patterns []string) (errs []er
 	cmd := exec.Command("go", append([]string{"list", "-deps", "-json=ImportPath,Dir,GoFiles,ImportMap"}, patterns...)...)
 	cmd.Dir = filepath.Join("..", "..")
 	cmd.Env = append(os.Environ(), "GOOS="+system, "GOARCH="+arch, "CGO_ENABLED=0")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("go list: %v", err)
+		t.Fatalf("go list: %v\n%s", err, stderr.String())
 	}
 	fset, checked := token.NewFileSet(), map[string]*types.Package{"unsafe": types.Unsafe}
 	for dec := json.NewDecoder(strings.NewReader(string(out))); ; { // what a package imports comes before it
