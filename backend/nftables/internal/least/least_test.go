@@ -188,7 +188,7 @@ func TestWeights(t *testing.T) {
 func TestBounds(t *testing.T) {
 	s := service(endpoints(8))
 	c := &Controller{}
-	flooded := Counts{Endpoint{state.TCP, endpoints(8)[0].Addr}: 1 << 40}
+	flooded := Counts{Endpoint{state.TCP, endpoints(8)[0].Addr}: 1 << 28}
 	for range 1000 {
 		c = c.Step([]*state.Service{s}, flooded)
 	}
@@ -203,7 +203,7 @@ func TestBounds(t *testing.T) {
 	}
 	idle := Counts{}
 	for _, e := range endpoints(8)[1:] {
-		idle[Endpoint{state.TCP, e.Addr}] = 1 << 40
+		idle[Endpoint{state.TCP, e.Addr}] = 1 << 28
 	}
 	for range 1000 {
 		c = c.Step([]*state.Service{s}, idle)
