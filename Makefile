@@ -121,7 +121,8 @@ quick: ## Formatting, go vet, and the unit tests without network namespaces and 
 		$(GO) test -short -vet=off -p $(PARALLEL) ./...; \
 	done
 
-test: check unit consumer boards alerts dns page manifests ## Check and test everything
+test: check unit ## Check and test everything
+	@$(MAKE) --jobs=3 --output-sync consumer boards alerts dns page manifests
 
 suite: build ## Run the conformance suite through the program that has one dataplane only (DATAPLANE=nftables, ebpf, ipvs, iptables or userspace; SUITE='--run load'; root)
 	@CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/switchyard-$(DATAPLANE)
@@ -233,9 +234,9 @@ vuln: ## Look for known vulnerabilities in what is called (needs a network; VULN
 	@$(GO) build -modfile=tools/go.mod -o bin/govulncheck golang.org/x/vuln/cmd/govulncheck
 	@VULNDB=$(VULNDB) sh scripts/vuln.sh $(CURDIR)/bin/govulncheck $(MODULES)
 
-# Packages whose tests use testing/synctest have one processor: two timers that fire at once in a bubble crash the race detector
-# (golang/go#78156). It finds the same races. go vet is left to check.
-BUBBLES = $(GO) list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/testing\/synctest/ { print $$1 }'
+# The packages whose tests take longest. They begin first, so that the others run while they wait.
+SLOW := $(addprefix github.com/switchyard-net/switchyard/,backend/nftables cmd/switchyard backend/iptables conformance internal/edge backend/ebpf test/bench \
+	backend/userspace node test/loadcheck test/chaos examples/nft-dataplane internal/apifollower backend examples server source/kube internal/source/relay)
 
 # Packages that start no goroutine, and neither do their tests: test/laws, TestPurePackages. The race detector would only slow them down.
 PURE := $(addprefix github.com/switchyard-net/switchyard/,brain model state backend/nftables/internal/ruleset backend/nftables/internal/least \
@@ -252,21 +253,26 @@ UNRACED_TESTS = ^Test(Nodes|Largest)
 # Without the race detector, tests are compiled as check compiles, so that packages are compiled once for both.
 UNRACED_GO = CGO_ENABLED=0 GOFLAGS='-trimpath -tags=$(TAGS)' $(GO)
 
+# The lines of both appear as they come.
 unit: tools ## All tests, with the race detector where there are goroutines and a C compiler
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line raced unraced
+
+.PHONY: raced unraced
+raced:
 	@race=-race; if ! command -v $$($(GO) env CC) >/dev/null || [ "$$($(GO) env CGO_ENABLED)" != 1 ]; then \
 		race=; echo "== without -race: it needs a C compiler, such as gcc"; \
 	fi; \
 	set -e; for module in $(MODULES); do cd $(CURDIR)/$$module; \
-		bubbles=$$($(BUBBLES)); \
-		pure=$$($(GO) list ./... | grep -xF $(addprefix -e ,$(PURE) $(LAWS)) || true); \
-		others=$$($(GO) list ./... | grep -vxF "$${bubbles:--}" | grep -vxF "$${pure:--}" || true); \
+		packages=$$($(GO) list ./... | grep -vxF $(addprefix -e ,$(PURE) $(LAWS))); \
+		slow=$$(printf '%s\n' $(SLOW) | grep -xF "$$packages" || true); \
 		echo "== go test $$race in $$module"; \
-		[ -z "$$others" ] || $(GO) test $$race -vet=off -p $(PARALLEL) -parallel $(PARALLEL) -timeout $(TIMEOUT) $$others; \
-		[ -z "$$pure" ] || $(UNRACED_GO) test -vet=off -p $(PARALLEL) -timeout $(TIMEOUT) $$pure; \
-		unraced=$$($(GO) list ./... | grep -xF $(addprefix -e ,$(UNRACED)) || true); \
-		[ -z "$$unraced" ] || $(UNRACED_GO) test -vet=off -timeout $(TIMEOUT) -run '$(UNRACED_TESTS)' $$unraced; \
-		[ -z "$$bubbles" ] || $(GO) test $$race -vet=off -p $(PARALLEL) -parallel $(PARALLEL) -cpu 1 -timeout $(TIMEOUT) $$bubbles; \
+		$(GO) test $$race -vet=off -p $(PARALLEL) -parallel $(PARALLEL) -timeout $(TIMEOUT) -exec $(CURDIR)/scripts/test-exec.sh $$slow $$packages; \
 	done
+
+unraced:
+	@echo "== go test without the race detector"
+	@$(UNRACED_GO) test -vet=off -timeout $(TIMEOUT) -run '$(UNRACED_TESTS)' $(UNRACED)
+	@$(UNRACED_GO) test -vet=off -p $(PARALLEL) -timeout $(TIMEOUT) $(PURE) $(LAWS)
 
 # -count=1: what it reads is outside of its module.
 boards: ## Check the dashboards and alerts with Prometheus' parser ('go run .' in test/boards writes the dashboards and copies the alerts)
