@@ -42,15 +42,17 @@ const ebpfText = `# Comparison of socket hooks and nftables
 Written by ` + "`bench ebpf --out docs/benchmarks`" + ` (%v).
 This is one run, in network namespaces of one machine.
 
-- **direct** and **conntrack** are connections to the pod itself. Only with conntrack, the node has rules that make the kernel track connections.
+- **direct** and **conntrack** are connections to the pod itself. Only with conntrack, the node has rules that make the kernel track
+  connections.
 - All other columns are connections to the cluster IP of a Service with %d endpoints. The number in the title is the number of Services.
-- **nftables** and **ebpf** are clients on the same node, with the same rules. The cgroup of the ebpf clients has hooks, and the cgroup of the
-  nftables clients has none.
+- **nftables** and **ebpf** are clients on the same node, with the same rules. The cgroup of the ebpf clients has hooks, and the cgroup of
+  the nftables clients has none.
 - **hooks** has no nftables rules, so the kernel does not track connections.
 - Each client is a separate process. All nodes are up at the same time, and variants take turns at random in slices of %v.
 - A time is the tenth percentile of a slice, the least of %d slices. Other work on the machine only adds to a time, so compare differences.
 - A rate is for one thread that makes sockets, connects and resets them. It is the rate of the fastest 100 connections in a row.
-- **request** makes a socket, connects, sends one byte, receives one byte, and resets. **ping** sends and receives one byte on an open connection.
+- **request** makes a socket, connects, sends one byte, receives one byte, and resets. **ping** sends and receives one byte on an open
+  connection.
 - The programming time of hooks is the time of hooks and nftables together minus the time of nftables, for each change.
 
 ## Connections
@@ -63,12 +65,13 @@ percentile of up to %d changes in a row. A cold load of hooks also makes program
 desired contents. For nftables, **read-back** is a restart, because a process that owns the tables need not read them.
 
 - **hooks-over-direct** and **over-nftables** are differences of figures in the table above and of the tests reconnect and unconcerned.
-- **reconnect** is the connect of a socket that was connected before. The socket already has the note that getpeername reads, so the hook only
-  overwrites it. This omits most of the cost of getpeername.
+- **reconnect** is the connect of a socket that was connected before. The socket already has the note that getpeername reads, so the hook
+  only overwrites it. This omits most of the cost of getpeername.
 - **unconcerned** is the cost for clients that connect to a pod itself.
-- The targets of programming are for bare maps. The measurement includes the work that keeps hooks consistent with nftables. This work covers the
-  settings of the node, the plan of a Service, and its contents in the maps.
-- **flips** changes a route to other endpoints again and again. One time out of 16, the reader waits for 20 µs between the route and its slot.
+- The targets of programming are for bare maps. The measurement includes the work that keeps hooks consistent with nftables. This work
+  covers the settings of the node, the plan of a Service, and its contents in the maps.
+- **flips** changes a route to other endpoints again and again. One time out of 16, the reader waits for 20 µs between the route and its
+  slot.
 
 ` + "```\n%s```\n"
 
