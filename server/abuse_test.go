@@ -134,8 +134,11 @@ func TestFlood(t *testing.T) {
 	w.sink.Complete()
 	socket := filepath.Join(t.TempDir(), "s")
 	serveAt(t, w, socket)
-	before := heap()
-	stop := time.Now().Add(2 * time.Second)
+	before, duration := heap(), 2*time.Second
+	if testing.Short() {
+		duration = 200 * time.Millisecond
+	}
+	stop := time.Now().Add(duration)
 	var all sync.WaitGroup
 	for i := range 8 {
 		c := rawDial(t, socket)
@@ -295,7 +298,7 @@ func FuzzWatchRequests(f *testing.F) {
 	w.sink.Complete()
 	conn := w.dial()
 	f.Fuzz(func(t *testing.T, first, second []byte, more bool) {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		stream, err := localnetv1.NewEndpointsClient(conn).Watch(ctx, rawCodec)
 		if err != nil {

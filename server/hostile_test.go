@@ -148,10 +148,13 @@ func TestEndlessRequestsTakeLittleMemory(t *testing.T) {
 	ctx := t.Context()
 	polite := watch(t, ctx, localnetv1.NewEndpointsClient(onSocketAt(t, socket)), subscribe)
 	polite.expectLong()
-	updates := 0
+	updates, duration := 0, 400*time.Millisecond
+	if testing.Short() {
+		duration = 50 * time.Millisecond
+	}
 	for name, attack := range rudeness {
 		before, goroutines := heap(), runtime.NumGoroutine()
-		stop := time.Now().Add(400 * time.Millisecond)
+		stop := time.Now().Add(duration)
 		var all sync.WaitGroup
 		rounds := make([]uint32, 4)
 		for i := range rounds {

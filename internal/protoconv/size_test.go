@@ -22,6 +22,9 @@ import (
 
 // TestLargestRecordFits: a record as large as the brain makes any fits into a message that clients take.
 func TestLargestRecordFits(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes seven records of up to 64 MiB")
+	}
 	const maxMessage, otherParts = 64 << 20, 1 << 20 // package client's, and more than what else is in a message with a record
 	for name, ports := range map[string][]state.Port{
 		"endpoints": {largePort("", 1, 0, brain.MaxEntries-10)},

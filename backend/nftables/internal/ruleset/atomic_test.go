@@ -441,18 +441,18 @@ func atomicConnections() []connection {
 // frontends, must be in that one's route; if the route has the remembered endpoint, the connection must go there.
 func TestRememberedClients(t *testing.T) {
 	states := atomicStates()
-	seeds := uint64(3)
-	if testing.Short() {
-		seeds = 1
-	}
+	names := slices.Sorted(maps.Keys(states))
 	for _, o := range []*Settings{testSettings(state.IPv4), counting(testSettings())} {
 		stays := 0
-		for from, before := range states {
-			base := newWorld(o).changedTo(o, before)
-			for to, service := range states {
-				changed := base.changedTo(o, service)
+		for i, from := range names {
+			base := newWorld(o).changedTo(o, states[from])
+			for j, to := range names {
+				if leftOut(i, j) {
+					continue
+				}
+				changed := base.changedTo(o, states[to])
 				for _, c := range atomicConnections() {
-					for seed := range seeds {
+					for seed := range uint64(3) {
 						world, remembered := base.connects(&c, seed)
 						after := changed
 						if remembered.IsValid() {
@@ -633,14 +633,22 @@ func TestCommitBetweenLookupsOfRanges(t *testing.T) {
 	commitBetweenLookups(t, states, atomicConnections(), testSettings(state.IPv4), counting(testSettings()))
 }
 
+// leftOut reports whether short tests leave out a change from one state to another, by their numbers.
+func leftOut(from, to int) bool {
+	return testing.Short() && (from+to)%8 != 0
+}
+
 func commitBetweenLookups(t *testing.T, states map[string]*state.Service, connections []connection, settings ...*Settings) {
 	t.Helper()
 	names := slices.Sorted(maps.Keys(states))
 	found := map[string]int{}
 	for _, o := range settings {
-		for _, from := range names {
+		for i, from := range names {
 			base := newWorld(o).changedTo(o, states[from])
-			for _, to := range names {
+			for j, to := range names {
+				if leftOut(i, j) {
+					continue
+				}
 				changed := base.changedTo(o, states[to])
 				ahead := base.lengthened(o, changed)
 				for _, c := range connections {

@@ -83,11 +83,15 @@ func drawOf(p *state.Port, r *state.Route, was int) (d Draw) {
 // the rules send the connection nowhere else.
 func TestInspect(t *testing.T) {
 	states := atomicStates()
+	names := slices.Sorted(maps.Keys(states))
 	for _, o := range []*Settings{testSettings(state.IPv4), testSettings()} {
 		seen, known := map[state.Verdict]int{}, 0
-		for _, from := range slices.Sorted(maps.Keys(states)) {
+		for i, from := range names {
 			base := newWorld(o).changedTo(o, states[from])
-			for _, to := range slices.Sorted(maps.Keys(states)) {
+			for j, to := range names {
+				if leftOut(i, j) {
+					continue
+				}
 				w := base.changedTo(o, states[to])
 				for _, c := range atomicConnections() {
 					isPod := slices.ContainsFunc(o.LocalDetector.ClusterCIDRs, func(p netip.Prefix) bool { return p.Contains(c.src) })

@@ -150,7 +150,11 @@ func withoutPorts(pick func(state.Route) state.Route) func(state.Route) state.Ro
 // TestChangesAddUp: what changes write, one after the other, is what the records are as a whole, and nothing is deleted that is not there, or added
 // that is.
 func TestChangesAddUp(t *testing.T) {
-	for seed := range uint64(60) {
+	seeds := uint64(60)
+	if testing.Short() {
+		seeds = 6
+	}
+	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		settings := withTestEdge(testSettings(state.IPv4))
 		m := NewMirror()
