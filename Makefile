@@ -253,7 +253,7 @@ UNRACED_TESTS = ^Test(Nodes|Largest)
 # Without the race detector, tests are compiled as check compiles, so that packages are compiled once for both.
 UNRACED_GO = CGO_ENABLED=0 GOFLAGS='-trimpath -tags=$(TAGS)' $(GO)
 
-# The lines of both appear as they come.
+# -trimpath: clones and worktrees share what is compiled. The lines of both appear as they come.
 unit: tools ## All tests, with the race detector where there are goroutines and a C compiler
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line raced unraced
 
@@ -266,7 +266,7 @@ raced:
 		packages=$$($(GO) list ./... | grep -vxF $(addprefix -e ,$(PURE) $(LAWS))); \
 		slow=$$(printf '%s\n' $(SLOW) | grep -xF "$$packages" || true); \
 		echo "== go test $$race in $$module"; \
-		$(GO) test $$race -vet=off -p $(PARALLEL) -parallel $(PARALLEL) -timeout $(TIMEOUT) -exec $(CURDIR)/scripts/test-exec.sh $$slow $$packages; \
+		$(GO) test $$race -trimpath -vet=off -p $(PARALLEL) -parallel $(PARALLEL) -timeout $(TIMEOUT) -exec $(CURDIR)/scripts/test-exec.sh $$slow $$packages; \
 	done
 
 unraced:
